@@ -1,0 +1,62 @@
+#pragma once
+// Batch: one step's work, plain data; StepExecutor: whoever computes it. Spans live until execute() returns.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/sampling_params.h"
+#include "serve/kv/block_id.h"
+#include "serve/sched/request.h"
+
+namespace tandem::sched {
+
+enum class SequenceId : uint64_t {};
+
+// The part of one sequence that this step computes: KV for positions [begin, begin + count).
+struct BatchItem {
+  SequenceId sequence{};
+  std::span<const TokenId> tokens;    // all known tokens, prompt first; tokens[begin .. begin+count) are computed
+  uint32_t num_prompt_tokens = 0;     // of tokens
+  uint32_t begin = 0;
+  uint32_t count = 0;
+  std::span<const kv::BlockId> blocks;  // the block table; covers position begin + count - 1
+  bool samples = false;               // choose the next token from the last row's logits (begin + count == tokens.size())
+  const SamplingParams* sampling = nullptr;
+  int32_t prompt_logprobs = -1;       // k >= 0: for each computed p with p + 1 < num_prompt_tokens, logprob of tokens[p + 1]
+};
+
+struct BlockCopy {
+  kv::BlockId from;
+  kv::BlockId to;
+};
+
+struct Batch {
+  std::vector<BlockCopy> copies;  // whole blocks, done before the step reads or writes anything
+  std::vector<BatchItem> items;
+  uint32_t num_tokens = 0;        // sum of counts
+};
+
+// What became of one item. An error ends that request alone.
+struct ItemOutcome {
+  std::optional<Error> error;
+  TokenId token = -1;                         // when the item samples
+  std::optional<TokenLogprob> logprob;        // when sampling->num_logprobs >= 0
+  std::vector<TokenLogprob> prompt_logprobs;  // in rising position
+};
+
+struct StepOutcome {
+  std::vector<ItemOutcome> items;  // as in the batch
+};
+
+// Computes batches. Called by the engine thread only. An Error means that the whole step failed and left no
+// trace that matters: the caller rolls back and may try the same batch again.
+class StepExecutor {
+ public:
+  virtual ~StepExecutor() = default;
+  virtual Result<StepOutcome> execute(const Batch& batch) = 0;
+};
+
+}  // namespace tandem::sched
