@@ -1,0 +1,18 @@
+#include "serve/text/output_text.h"
+
+namespace tandem::text {
+
+OutputText::OutputText(const Tokenizer& tokenizer, const OutputTextOptions& options)
+    : decoder_(tokenizer, options.skip_special), matcher_(options.stops, options.include_stop) {}
+
+std::string_view OutputText::push(TokenId id, bool may_stop) { return matcher_.push(decoder_.push(id), may_stop); }
+
+std::string_view OutputText::finish() {
+  // The unfinished character is U+FFFD now. A stop string that it completes is cut off, but the end has its
+  // reason already.
+  rest_ = matcher_.push(decoder_.finish());
+  rest_ += matcher_.finish();
+  return rest_;
+}
+
+}  // namespace tandem::text

@@ -1,0 +1,112 @@
+#include "serve/text/text_model.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "serve/text/text_handle.h"
+
+namespace tandem::text {
+
+namespace {
+
+// Larger than any vocabulary known; a wrong path may point anywhere.
+constexpr size_t kMaxFileBytes = size_t{512} << 20;
+
+using Config = std::unique_ptr<tt_config, FreeWith<tt_config_free>>;
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+// kNotFound when there is no such file.
+Result<std::string> read_file(const std::string& path) {
+  std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
+  if (!file)
+    return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kInvalidArgument,
+                 path + ": " + std::strerror(errno)};
+  std::string bytes;
+  char block[1 << 16];
+  while (const size_t n = std::fread(block, 1, sizeof block, file.get())) {
+    if (bytes.size() + n > kMaxFileBytes) return Error{ErrorCode::kCorrupt, path + ": too large"};
+    bytes.append(block, n);
+  }
+  if (std::ferror(file.get())) return Error{ErrorCode::kCorrupt, path + ": " + std::strerror(errno)};
+  return bytes;
+}
+
+// As read_file, but a missing file is an empty text.
+Result<std::string> read_if_there(const std::string& path) {
+  Result<std::string> bytes = read_file(path);
+  if (!bytes && bytes.error().code == ErrorCode::kNotFound) return std::string();
+  return bytes;
+}
+
+Result<Config> parse_config(const std::string& json, const std::string& path) {
+  OutText error;
+  Config config(tt_config_parse(raw_str(json.empty() ? "{}" : json), error.out()));
+  if (!config) return error.error(ErrorCode::kCorrupt).during(path);
+  return config;
+}
+
+std::string template_named(const Config& config, std::string_view name) {
+  return std::string(view_of(tt_config_template(config.get(), raw_str(name))));
+}
+
+Result<std::optional<ChatTemplate>> compile_if_any(const std::string& source) {
+  if (source.empty()) return std::optional<ChatTemplate>();
+  TRY_ASSIGN(ChatTemplate compiled, ChatTemplate::compile(source));
+  return std::optional<ChatTemplate>(std::move(compiled));
+}
+
+std::string text_of(const Tokenizer& tokenizer, std::optional<TokenId> id) {
+  return id ? std::string(tokenizer.token_bytes(*id)) : std::string();
+}
+
+}  // namespace
+
+const ChatTemplate* TextModel::template_for(bool has_tools) const {
+  if (has_tools && tool_template) return &*tool_template;
+  return chat_template ? &*chat_template : nullptr;
+}
+
+Result<TextModel> load_tokenizer_dir(const std::string& directory) {
+  const std::string base = directory + "/";
+  TRY_ASSIGN(std::string json, read_file(base + "tokenizer.json"));
+  TRY_ASSIGN(std::string config_json, read_if_there(base + "tokenizer_config.json"));
+  TRY_ASSIGN(Config config, parse_config(config_json, base + "tokenizer_config.json"));
+
+  TRY_ASSIGN(std::string source, read_if_there(base + "chat_template.jinja"));
+  std::string tool_source;
+  if (source.empty()) {
+    source = template_named(config, "default");
+    tool_source = template_named(config, "tool_use");
+  }
+  if (source.empty()) {
+    // {"chat_template": "..."}: the same key, so the same reader.
+    TRY_ASSIGN(std::string template_json, read_if_there(base + "chat_template.json"));
+    TRY_ASSIGN(Config holder, parse_config(template_json, base + "chat_template.json"));
+    source = template_named(holder, "default");
+  }
+
+  Result<Tokenizer> tokenizer = Tokenizer::from_json(json, config.get());
+  if (!tokenizer) return std::move(tokenizer).error().during(directory);
+  Result<std::optional<ChatTemplate>> chat = compile_if_any(source);
+  if (!chat) return std::move(chat).error().during(directory);
+  Result<std::optional<ChatTemplate>> tools = compile_if_any(tool_source);
+  if (!tools) return std::move(tools).error().during(directory);
+  return TextModel{std::move(tokenizer).value(), std::move(chat).value(), std::move(tools).value(),
+                   std::string(view_of(tt_config_bos(config.get()))),
+                   std::string(view_of(tt_config_eos(config.get())))};
+}
+
+Result<TextModel> text_model_from_parts(const TokenizerParts& parts, std::string_view chat_template) {
+  TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::from_parts(parts));
+  TRY_ASSIGN(std::optional<ChatTemplate> chat, compile_if_any(std::string(chat_template)));
+  std::string bos = text_of(tokenizer, tokenizer.bos());
+  std::string eos = text_of(tokenizer, tokenizer.eos());
+  return TextModel{std::move(tokenizer), std::move(chat), std::nullopt, std::move(bos), std::move(eos)};
+}
+
+}  // namespace tandem::text
