@@ -1,0 +1,74 @@
+#include "compute/sampling/penalties.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace tandem::sampling {
+namespace {
+
+constexpr uint32_t kIsDone = uint32_t{1} << 31;  // marks a token of the history whose logit is changed already
+
+bool has_penalty(const SamplingParams& params) {
+  return params.repetition_penalty != 1.0f || params.frequency_penalty != 0.0f || params.presence_penalty != 0.0f;
+}
+
+bool is_inside(TokenId token, size_t vocabulary_size) {
+  return token >= 0 && static_cast<size_t>(token) < vocabulary_size;
+}
+
+void apply_history(const SamplingParams& params, const TokenHistory& history, Scratch& scratch) {
+  std::vector<uint32_t>& counts = scratch.counts;
+  const size_t vocabulary_size = scratch.values.size();
+  if (counts.size() < vocabulary_size) counts.resize(vocabulary_size, 0);
+  for (const TokenId token : history.output) {
+    if (is_inside(token, vocabulary_size)) ++counts[token];
+  }
+  for (const auto& tokens : {history.prompt, history.output}) {
+    for (const TokenId token : tokens) {
+      if (!is_inside(token, vocabulary_size) || (counts[token] & kIsDone) != 0) continue;
+      float x = scratch.values[token];
+      x = x > 0 ? x / params.repetition_penalty : x * params.repetition_penalty;
+      if (counts[token] > 0) {
+        x -= params.frequency_penalty * static_cast<float>(counts[token]);
+        x -= params.presence_penalty;
+      }
+      scratch.values[token] = x;
+      counts[token] |= kIsDone;
+    }
+  }
+  for (const auto& tokens : {history.prompt, history.output}) {
+    for (const TokenId token : tokens) {
+      if (is_inside(token, vocabulary_size)) counts[token] = 0;
+    }
+  }
+}
+
+}  // namespace
+
+bool leaves_logits(const SamplingParams& params) {
+  return params.logit_bias.empty() && params.banned.empty() && !has_penalty(params);
+}
+
+Status apply_penalties(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,
+                       Scratch& scratch) {
+  scratch.values.assign(logits.begin(), logits.end());
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (!is_inside(token, logits.size())) {
+      return Error{ErrorCode::kInvalidArgument,
+                   fmt::format("logit_bias: token {} is outside the vocabulary of {}", token, logits.size())};
+    }
+    scratch.values[token] += bias;
+  }
+  if (has_penalty(params)) apply_history(params, history, scratch);
+  for (const TokenId token : params.banned) {
+    if (!is_inside(token, logits.size())) {
+      return Error{ErrorCode::kInvalidArgument,
+                   fmt::format("banned token {} is outside the vocabulary of {}", token, logits.size())};
+    }
+    scratch.values[token] = -INFINITY;
+  }
+  return Done{};
+}
+
+}  // namespace tandem::sampling
