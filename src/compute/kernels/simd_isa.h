@@ -49,7 +49,8 @@ TANDEM_INLINE __m512 tk_join_ps(__m256 low, __m256 high) {
 
 // u8 x s8, four products into each int32, without saturation.
 TANDEM_INLINE __m256i tk_dpbusd256(__m256i acc, __m256i u, __m256i s) {
-  const __m256i even = _mm256_madd_epi16(_mm256_and_si256(u, _mm256_set1_epi16(0xFF)), _mm256_srai_epi16(_mm256_slli_epi16(s, 8), 8));
+  const __m256i even =
+      _mm256_madd_epi16(_mm256_and_si256(u, _mm256_set1_epi16(0xFF)), _mm256_srai_epi16(_mm256_slli_epi16(s, 8), 8));
   const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(u, 8), _mm256_srai_epi16(s, 8));
   return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
 }
