@@ -19,11 +19,14 @@ enum class ValueType : uint32_t {
   kString = 8, kArray = 9, kU64 = 10, kI64 = 11, kF64 = 12,
 };
 
+// Bytes of a scalar; 0 for strings, arrays and numbers that are no type.
+size_t scalar_bytes(ValueType type);
+
 struct MetadataValue {
   ValueType type;
   ValueType element_type = ValueType::kU8;  // of arrays
   uint64_t count = 1;                       // elements of arrays
-  std::span<const uint8_t> bytes;           // scalar: its bytes; string: its text; array: all elements, bounds checked
+  std::span<const uint8_t> bytes = {};      // scalar: its bytes; string: its text; array: all elements, bounds checked
 };
 
 class Metadata {

@@ -52,8 +52,8 @@ struct ModelConfig {
 // Unsupported architectures, rope types and fields that would change the result give an error naming them.
 Result<ModelConfig> read_config(const WeightFiles& files);
 
-// The two sources, for tests and tools that have no files. `generation_json` may be empty; `source` names the file in
-// messages.
+// The second source alone, for tests and tools that have no files. `generation_json` may be empty; `source` names the
+// file in messages.
 Result<ModelConfig> parse_hf_config(const std::string& config_json, const std::string& generation_json,
                                     const std::string& source);
 

@@ -44,6 +44,7 @@ class WeightFiles {
   WeightFiles() = default;
   Status open_gguf(const std::string& path);
   Status open_directory(const std::string& path);
+  Status open_gguf_directory(const std::string& path);
   Status add_tensors(std::vector<TensorEntry> entries);
 
   bool is_gguf_ = false;
