@@ -1,39 +1,20 @@
 #include "serve/text/text_model.h"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <memory>
 
+#include "base/mapped_file.h"
 #include "serve/text/text_handle.h"
 
 namespace tandem::text {
 
 namespace {
 
-// Larger than any vocabulary known; a wrong path may point anywhere.
-constexpr size_t kMaxFileBytes = size_t{512} << 20;
-
 using Config = std::unique_ptr<tt_config, FreeWith<tt_config_free>>;
-
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
 
 // kNotFound when there is no such file.
 Result<std::string> read_file(const std::string& path) {
-  std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
-  if (!file)
-    return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kInvalidArgument,
-                 path + ": " + std::strerror(errno)};
-  std::string bytes;
-  char block[1 << 16];
-  while (const size_t n = std::fread(block, 1, sizeof block, file.get())) {
-    if (bytes.size() + n > kMaxFileBytes) return Error{ErrorCode::kCorrupt, path + ": too large"};
-    bytes.append(block, n);
-  }
-  if (std::ferror(file.get())) return Error{ErrorCode::kCorrupt, path + ": " + std::strerror(errno)};
-  return bytes;
+  TRY_ASSIGN(MappedFile file, MappedFile::open(path));
+  return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }
 
 // As read_file, but a missing file is an empty text.

@@ -18,6 +18,15 @@ std::optional<TokenId> known(int64_t id) {
   return static_cast<TokenId>(id);
 }
 
+// What files that leave the flag out mean by it, as their other readers take it.
+bool adds_bos_by_default(const TokenizerParts& parts) {
+  if (parts.kind == "llama") return true;
+  if (parts.kind != "gpt2") return false;
+  for (const char* pre : {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"})
+    if (parts.pre == pre) return true;
+  return false;
+}
+
 }  // namespace
 
 void Tokenizer::Free::operator()(tt_tokenizer* handle) const { tt_tokenizer_free(handle); }
@@ -52,8 +61,8 @@ Result<Tokenizer> Tokenizer::from_parts(const TokenizerParts& parts) {
   raw.bos = parts.bos;
   raw.eos = parts.eos;
   raw.unk = parts.unk;
-  raw.add_bos = parts.add_bos;
-  raw.add_eos = parts.add_eos;
+  raw.add_bos = parts.add_bos.value_or(adds_bos_by_default(parts));
+  raw.add_eos = parts.add_eos.value_or(parts.kind == "t5");
   raw.add_space_prefix = parts.add_space_prefix;
   raw.charsmap = raw_str(parts.charsmap);
   OutText error;

@@ -33,9 +33,9 @@ struct TokenizerParts {
   int64_t bos = -1;
   int64_t eos = -1;
   int64_t unk = -1;
-  bool add_bos = false;
-  bool add_eos = false;
-  bool add_space_prefix = true;
+  std::optional<bool> add_bos;      // absent: what models of that kind expect
+  std::optional<bool> add_eos;
+  bool add_space_prefix = true;     // "gpt2" has none
   std::string charsmap;             // .precompiled_charsmap, bytes; for "t5", may be empty
 };
 

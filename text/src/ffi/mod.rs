@@ -8,7 +8,9 @@ mod tokenizer;
 
 use crate::Result;
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Once;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -75,8 +77,26 @@ unsafe fn put_ids(out: *mut TtIds, ids: Vec<u32>) {
     }
 }
 
+thread_local! {
+    /// Where this thread's last panic came from.
+    static PANIC_AT: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Keeps the place of a panic for the error message, instead of a back-trace on stderr: the log is
+/// the caller's business. All Rust code of the program is ours, so the hook is too.
+fn hook_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        std::panic::set_hook(Box::new(|panic| {
+            let at = panic.location().map(|l| format!(" ({}:{})", l.file(), l.line()));
+            PANIC_AT.with(|p| *p.borrow_mut() = at.unwrap_or_default());
+        }));
+    });
+}
+
 /// The one place where a panic stops: `bad` is what the caller then gets.
 unsafe fn guarded<T>(error: *mut TtText, bad: T, f: impl FnOnce() -> Result<T>) -> T {
+    hook_panics();
     let message = match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(value)) => return value,
         Ok(Err(message)) => message,
@@ -86,7 +106,8 @@ unsafe fn guarded<T>(error: *mut TtText, bad: T, f: impl FnOnce() -> Result<T>) 
                 .map(|s| s.to_string())
                 .or_else(|| panic.downcast_ref::<String>().cloned());
             let _ = catch_unwind(AssertUnwindSafe(|| drop(panic))); // a drop could panic again
-            format!("internal error: {}", what.unwrap_or_default())
+            let at = PANIC_AT.with(|p| p.take());
+            format!("internal error: {}{at}", what.unwrap_or_default())
         }
     };
     put_text(error, message);

@@ -16,8 +16,10 @@ use to_json::tojson;
 use serde_json::Value as Json;
 
 const NAME: &str = "chat_template";
-/// Bounds one render: a template is data from a model file, and its input comes from a client.
-const FUEL: u64 = 50_000_000;
+/// Bounds one render: a template is data from a model file, and its input comes from a client. One
+/// unit is one instruction or 64 bytes made, so this is also about 512 MB. A prompt of a million
+/// tokens takes less than a tenth of it.
+const FUEL: u64 = 8_000_000;
 
 pub struct Template {
     env: Environment<'static>,
@@ -37,18 +39,23 @@ impl Template {
             if value.is_undefined() {
                 return Ok(());
             }
-            let text = py_str(value);
-            out.write_str(&text).map_err(Error::from)
+            match value.as_str() {
+                Some(text) => out.write_str(text),
+                None => out.write_str(&py_str(value)?),
+            }
+            .map_err(Error::from)
         });
         // minijinja counts none as iterable; templates ask `tools is iterable` of a missing list.
-        env.add_test("iterable", |v: &Value| !v.is_none() && (v.is_undefined() || v.as_str().is_some() || v.try_iter().is_ok()));
+        env.add_test("iterable", |v: &Value| {
+            !v.is_none() && (v.is_undefined() || v.as_str().is_some() || v.try_iter().is_ok())
+        });
         env.add_filter("tojson", tojson);
-        env.add_filter("string", |v: &Value| Value::from(py_str(v)));
+        env.add_filter("string", |v: &Value| py_str(v).map(Value::from));
         env.add_function("raise_exception", |message: String| -> std::result::Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
         });
         env.add_template_owned(NAME, without_generation_tags(source))
-            .map_err(|e| format!("chat template: {}", describe(&e)))?;
+            .map_err(|e| describe(&e))?;
         Ok(Template { env })
     }
 
@@ -81,7 +88,7 @@ impl Template {
         ));
         template
             .render(Value::from_pairs(vars))
-            .map_err(|e| format!("chat template: {}", describe(&e)))
+            .map_err(|e| describe(&e))
     }
 }
 
@@ -123,7 +130,7 @@ fn describe(e: &Error) -> String {
     if let Some(message) = e.detail().and_then(|d| d.strip_prefix(RAISED)) {
         return message.to_string();
     }
-    let mut text = e.to_string();
+    let mut text = format!("chat template: {e}");
     if let Some(line) = e.template_source().zip(e.line()).and_then(|(s, n)| s.lines().nth(n - 1)) {
         let short: String = line.trim().chars().take(120).collect();
         text.push_str(&format!(": {short}"));

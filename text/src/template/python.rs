@@ -3,43 +3,72 @@
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
+/// The engine's fuel pays for a value once it is there; while we write one, these bound it. A value
+/// may hold the same list many times over, so that little memory spells a text without end.
+pub const MAX_TEXT_BYTES: usize = 64 << 20;
+pub const MAX_DEPTH: usize = 200;
+
+pub fn too_large() -> Error {
+    Error::new(ErrorKind::InvalidOperation, "a value is too large or nested too deeply to print")
+}
+
 /// Python's `str(x)`, which is what jinja2 prints.
-pub fn py_str(v: &Value) -> String {
+pub fn py_str(v: &Value) -> Result<String, Error> {
     match v.as_str() {
-        Some(s) => s.to_string(),
-        None => py_repr(v),
+        Some(s) => Ok(s.to_string()),
+        None => {
+            let mut out = String::new();
+            py_repr(v, 0, &mut out)?;
+            Ok(out)
+        }
     }
 }
 
-fn py_repr(v: &Value) -> String {
+fn py_repr(v: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    if depth > MAX_DEPTH || out.len() > MAX_TEXT_BYTES {
+        return Err(too_large());
+    }
     match v.kind() {
         ValueKind::Number if !v.is_integer() => match f64::try_from(v.clone()) {
-            Ok(f) => py_float(f),
-            Err(_) => v.to_string(),
+            Ok(f) => out.push_str(&py_float(f)),
+            Err(_) => out.push_str(&v.to_string()),
         },
         ValueKind::Seq if v.as_object().is_some() => {
-            let items: Vec<String> =
-                v.try_iter().map(|i| i.map(|x| py_repr(&x)).collect()).unwrap_or_default();
-            if v.is_tuple() {
-                let comma = if items.len() == 1 { "," } else { "" };
-                format!("({}{comma})", items.join(", "))
-            } else {
-                format!("[{}]", items.join(", "))
-            }
-        }
-        ValueKind::Map if !v.is_kwargs() => {
-            let mut items = Vec::new();
-            if let Ok(keys) = v.try_iter() {
-                for k in keys {
-                    let x = v.get_item(&k).unwrap_or_default();
-                    items.push(format!("{}: {}", py_repr(&k), py_repr(&x)));
+            let (open, close) = if v.is_tuple() { ('(', ')') } else { ('[', ']') };
+            out.push(open);
+            let mut n = 0;
+            if let Ok(items) = v.try_iter() {
+                for x in items {
+                    if n > 0 {
+                        out.push_str(", ");
+                    }
+                    py_repr(&x, depth + 1, out)?;
+                    n += 1;
                 }
             }
-            format!("{{{}}}", items.join(", "))
+            if n == 1 && v.is_tuple() {
+                out.push(',');
+            }
+            out.push(close);
         }
-        ValueKind::String => format!("{v:?}"),
-        _ => v.to_string(),
+        ValueKind::Map if !v.is_kwargs() => {
+            out.push('{');
+            if let Ok(keys) = v.try_iter() {
+                for (n, k) in keys.enumerate() {
+                    if n > 0 {
+                        out.push_str(", ");
+                    }
+                    py_repr(&k, depth + 1, out)?;
+                    out.push_str(": ");
+                    py_repr(&v.get_item(&k).unwrap_or_default(), depth + 1, out)?;
+                }
+            }
+            out.push('}');
+        }
+        ValueKind::String => out.push_str(&format!("{v:?}")),
+        _ => out.push_str(&v.to_string()),
     }
+    Ok(())
 }
 
 /// Python's `repr` of a float: shortest digits; an exponent below 1e-4 and from 1e16 on.
@@ -71,7 +100,7 @@ pub fn python_method(
     value: &Value,
     method: &str,
     args: &[Value],
-) -> std::result::Result<Value, Error> {
+) -> Result<Value, Error> {
     if let Some(s) = value.as_str() {
         let arg = args.first().and_then(Value::as_str);
         match (method, args.len(), arg) {
@@ -103,7 +132,7 @@ pub fn python_method(
 }
 
 /// `datetime.now().strftime(format)`: the same C function that Python calls.
-pub fn strftime(format: &str, now: i64) -> std::result::Result<String, Error> {
+pub fn strftime(format: &str, now: i64) -> Result<String, Error> {
     let bad = || Error::new(ErrorKind::InvalidOperation, "strftime_now: bad format");
     if format.is_empty() {
         return Ok(String::new());

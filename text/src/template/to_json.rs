@@ -1,6 +1,6 @@
 //! The `tojson` filter.
 
-use super::python::{py_float, py_str};
+use super::python::{py_float, py_str, too_large, MAX_DEPTH, MAX_TEXT_BYTES};
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
@@ -52,8 +52,8 @@ impl JsonWriter {
     }
 
     fn write(&mut self, v: &Value, depth: usize) -> std::result::Result<(), Error> {
-        if depth > 200 {
-            return Err(Error::new(ErrorKind::InvalidOperation, "tojson: nested too deeply"));
+        if depth > MAX_DEPTH || self.out.len() > MAX_TEXT_BYTES {
+            return Err(too_large());
         }
         match v.kind() {
             ValueKind::None => self.out.push_str("null"),
@@ -68,59 +68,8 @@ impl JsonWriter {
                 });
             }
             ValueKind::String => self.string(v.as_str().unwrap_or("")),
-            ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<Value> = v.try_iter()?.collect();
-                if items.is_empty() {
-                    self.out.push_str("[]");
-                    return Ok(());
-                }
-                self.out.push('[');
-                for (i, x) in items.iter().enumerate() {
-                    if i > 0 {
-                        let sep = self.item.clone();
-                        self.out.push_str(&sep);
-                    }
-                    self.line(depth + 1);
-                    self.write(x, depth + 1)?;
-                }
-                self.line(depth);
-                self.out.push(']');
-            }
-            ValueKind::Map => {
-                let mut keys: Vec<Value> = v.try_iter()?.collect();
-                if keys.is_empty() {
-                    self.out.push_str("{}");
-                    return Ok(());
-                }
-                if self.sort_keys {
-                    keys.sort();
-                }
-                self.out.push('{');
-                for (i, k) in keys.iter().enumerate() {
-                    if i > 0 {
-                        let sep = self.item.clone();
-                        self.out.push_str(&sep);
-                    }
-                    self.line(depth + 1);
-                    match k.as_str() {
-                        Some(s) => self.string(s),
-                        None => {
-                            let name = match k.kind() {
-                                ValueKind::Bool if k.is_true() => "true".to_string(),
-                                ValueKind::Bool => "false".to_string(),
-                                ValueKind::None => "null".to_string(),
-                                _ => py_str(k),
-                            };
-                            self.string(&name);
-                        }
-                    }
-                    let colon = self.colon.clone();
-                    self.out.push_str(&colon);
-                    self.write(&v.get_item(k)?, depth + 1)?;
-                }
-                self.line(depth);
-                self.out.push('}');
-            }
+            ValueKind::Seq | ValueKind::Iterable => self.list(v, depth)?,
+            ValueKind::Map => self.map(v, depth)?,
             kind => {
                 return Err(Error::new(
                     ErrorKind::InvalidOperation,
@@ -129,6 +78,58 @@ impl JsonWriter {
             }
         }
         Ok(())
+    }
+
+    fn list(&mut self, v: &Value, depth: usize) -> std::result::Result<(), Error> {
+        self.out.push('[');
+        let mut is_first = true;
+        for x in v.try_iter()? {
+            self.before_item(is_first, depth);
+            self.write(&x, depth + 1)?;
+            is_first = false;
+        }
+        if !is_first {
+            self.line(depth);
+        }
+        self.out.push(']');
+        Ok(())
+    }
+
+    fn map(&mut self, v: &Value, depth: usize) -> std::result::Result<(), Error> {
+        let mut keys: Vec<Value> = v.try_iter()?.collect();
+        if self.sort_keys {
+            keys.sort();
+        }
+        self.out.push('{');
+        for (i, k) in keys.iter().enumerate() {
+            self.before_item(i == 0, depth);
+            match k.as_str() {
+                Some(s) => self.string(s),
+                None => {
+                    let name = match k.kind() {
+                        ValueKind::Bool if k.is_true() => "true".to_string(),
+                        ValueKind::Bool => "false".to_string(),
+                        ValueKind::None => "null".to_string(),
+                        _ => py_str(k)?,
+                    };
+                    self.string(&name);
+                }
+            }
+            self.out.push_str(&self.colon);
+            self.write(&v.get_item(k)?, depth + 1)?;
+        }
+        if !keys.is_empty() {
+            self.line(depth);
+        }
+        self.out.push('}');
+        Ok(())
+    }
+
+    fn before_item(&mut self, is_first: bool, depth: usize) {
+        if !is_first {
+            self.out.push_str(&self.item);
+        }
+        self.line(depth + 1);
     }
 
     fn string(&mut self, s: &str) {

@@ -73,6 +73,14 @@ impl Parts {
         if matches!(self.kind.as_str(), "llama" | "t5") && self.scores.len() != self.tokens.len() {
             return Err(format!("a '{}' vocabulary needs one score per token", self.kind));
         }
+        // A trie of 32-bit units behind its size in bytes, then strings; its reader trusts the size.
+        if let Some(size) = self.charsmap.first_chunk::<4>().map(|b| u32::from_le_bytes(*b) as usize) {
+            if size % 4 != 0 || size > self.charsmap.len() - 4 {
+                return Err("precompiled_charsmap: its size does not fit its bytes".into());
+            }
+        } else if !self.charsmap.is_empty() {
+            return Err("precompiled_charsmap: too short".into());
+        }
         Ok(())
     }
 
