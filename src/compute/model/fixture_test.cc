@@ -57,7 +57,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * 4) == 0;
 }
 
-// The rows that GGUF's llama files hold for adjacent-pair rope: within a head, row 2i + h is Hugging Face's i + h * half.
+// The rows of GGUF's llama files, for adjacent-pair rope: in a head, row 2i + h is Hugging Face's i + h * half.
 std::vector<float> permuted(const std::vector<float>& hf, uint64_t num_heads, uint64_t columns) {
   const uint64_t head_dim = hf.size() / columns / num_heads;
   std::vector<float> out(hf.size());

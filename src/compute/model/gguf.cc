@@ -231,16 +231,18 @@ class Parser {
     const uint64_t padding = (alignment - cursor_.offset() % alignment) % alignment;
     const uint64_t start = std::min<uint64_t>(bytes_.size(), cursor_.offset() + padding);
     const std::span<const uint8_t> section = bytes_.subspan(start);
-    TRY(check_overlap(headers));
-    std::vector<TensorEntry> tensors;
-    tensors.reserve(headers.size());
-    for (TensorHeader& header : headers) {
+    for (const TensorHeader& header : headers) {
       if (header.offset > section.size() || header.size_bytes > section.size() - header.offset) {
         return tensor_fault(file_, header.name,
                             "needs " + std::to_string(header.size_bytes) + " bytes at offset " +
                                 std::to_string(header.offset) + ", but the file has " + std::to_string(section.size()) +
                                 " bytes of tensors: truncated or corrupt");
       }
+    }
+    TRY(check_overlap(headers));
+    std::vector<TensorEntry> tensors;
+    tensors.reserve(headers.size());
+    for (TensorHeader& header : headers) {
       tensors.push_back({std::move(header.name), header.dtype, std::move(header.shape),
                          section.subspan(header.offset, header.size_bytes), file_});
     }
