@@ -1,0 +1,132 @@
+#include "apps/cli/command.h"
+
+#include "apps/cli/option_groups.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr Positional kModel = {
+    "MODEL", "a GGUF file, a directory in Hugging Face form, or a name: smollm2, or one that `tandem list` shows"};
+
+CommandSpec run_command() {
+  return {
+      .name = "run",
+      .summary = "Ask a model in the terminal",
+      .details = "With a prompt: prints the answer and ends. Without: a chat; end it with Ctrl-D, break an answer off "
+                 "with Ctrl-C.",
+      .positionals = {kModel, {"PROMPT", "what to ask; absent: chat (or the prompt comes from a pipe)", false}},
+      .examples = {{"tandem run smollm2 \"Why is the sky blue?\"", "one question"},
+                   {"tandem run smollm2", "a chat"},
+                   {"tandem run smollm2 --temperature 0 --raw \"Once upon a time\"", "continue a text, always the same"},
+                   {"cat notes.txt | tandem run ./model.gguf --system \"Summarise.\"", "the prompt from a pipe"}},
+      .groups = {answer_options(), text_options(), model_options(), kv_options(), general_options()},
+  };
+}
+
+CommandSpec serve_command() {
+  return {
+      .name = "serve",
+      .summary = "Serve a model over the OpenAI API",
+      .details = "Prints one line when it listens. SIGINT or SIGTERM lets running requests end (--drain-timeout); a "
+                 "second one ends at once.",
+      .positionals = {kModel},
+      .examples = {{"tandem serve smollm2", "on http://127.0.0.1:8000"},
+                   {"tandem serve ./llama --port 0 --served-model-name llama", "any free port, under another name"},
+                   {"tandem serve ./m.gguf --kv-memory 8GiB --max-num-seqs 128", "room for more at once"},
+                   {"TANDEM_API_KEY=secret tandem serve smollm2 --host 0.0.0.0", "for others, with a key"}},
+      .groups = {server_options(), scheduling_options(), text_options(), model_options(), kv_options(),
+                 general_options()},
+  };
+}
+
+CommandSpec pull_command() {
+  return {
+      .name = "pull",
+      .summary = "Fetch a model into the cache",
+      .details = "Goes on where a broken download stopped, and checks what it fetched. HF_ENDPOINT and HF_TOKEN are "
+                 "honoured for hf: sources.",
+      .positionals = {{"SOURCE", "smollm2, a URL, or hf:ORG/REPO[/FILE]"}},
+      .examples = {{"tandem pull smollm2", "the demo model, 98 MB"},
+                   {"tandem pull hf:ORG/REPO/model-Q4_K_M.gguf", "one file of a repository"},
+                   {"tandem pull https://HOST/model.gguf", "any address"}},
+      .groups = {pull_options(), general_options()},
+  };
+}
+
+std::vector<CommandSpec> inspect_commands() {
+  return {
+      {.name = "inspect model",
+       .summary = "Show a model's configuration and tensors",
+       .positionals = {kModel},
+       .examples = {{"tandem inspect model smollm2", "architecture, sizes, types"}},
+       .groups = {json_options(), general_options()}},
+      {.name = "inspect graph",
+       .summary = "Show the graph of a model before and after its passes",
+       .positionals = {kModel},
+       .examples = {{"tandem inspect graph smollm2 --passes none", "as the builder makes it"},
+                    {"tandem inspect graph smollm2 --passes fuse --dot graph.dot", "also for Graphviz"}},
+       .groups = {inspect_graph_options(), model_options(), general_options()}},
+      {.name = "inspect kv",
+       .summary = "Show how large the KV pool of a model would be",
+       .positionals = {kModel},
+       .examples = {{"tandem inspect kv smollm2 --kv-memory 1GiB", "blocks and tokens that fit"}},
+       .groups = {json_options(), model_options(), kv_options(), general_options()}},
+  };
+}
+
+std::vector<CommandSpec> bench_commands() {
+  return {
+      {.name = "bench engine",
+       .summary = "Measure prefill and decode of a model",
+       .details = "Prefill: a prompt of p tokens computed at depth d. Decode: b sequences generate n tokens each at "
+                  "depth d. Printed: median, spread between repetitions, and the part of the machine's limit.",
+       .positionals = {kModel},
+       .examples = {{"tandem bench engine smollm2", "one prompt of 512, 64 tokens"},
+                    {"tandem bench engine smollm2 -p 512,4096 -n 64 -d 0,512,4096 -b 1,8,32 -t 2 -r 5 --json",
+                     "every combination"}},
+       .groups = {bench_engine_options(), model_options(), kv_options(), general_options()}},
+      {.name = "bench limits",
+       .summary = "Measure what this machine can do at most",
+       .details = "Plain reads from memory, and the peaks of int8, bf16 and f32 arithmetic, of one thread and of all. "
+                  "Run it on a quiet machine.",
+       .examples = {{"tandem bench limits", "a table"}, {"tandem bench limits --json -t 8", "for scripts"}},
+       .groups = {bench_limits_options(), general_options()}},
+  };
+}
+
+std::vector<CommandSpec> all_commands() {
+  std::vector<CommandSpec> all = {run_command(), serve_command(), pull_command(),
+                                  {.name = "list",
+                                   .summary = "List the models in the cache",
+                                   .examples = {{"tandem list", "name, size, last use"}},
+                                   .groups = {json_options(), general_options()}}};
+  for (CommandSpec& command : inspect_commands()) all.push_back(std::move(command));
+  for (CommandSpec& command : bench_commands()) all.push_back(std::move(command));
+  all.push_back({.name = "options",
+                 .summary = "List every option with range and default",
+                 .examples = {{"tandem options --markdown > docs/configuration.md", "the documentation"}},
+                 .groups = {option_table_options(), general_options()}});
+  return all;
+}
+
+}  // namespace
+
+std::vector<OptionSpec> CommandSpec::all_options() const {
+  std::vector<OptionSpec> all;
+  for (const OptionGroup& group : groups) all.insert(all.end(), group.options.begin(), group.options.end());
+  return all;
+}
+
+const std::vector<CommandSpec>& commands() {
+  static const std::vector<CommandSpec> kCommands = all_commands();
+  return kCommands;
+}
+
+const CommandSpec* find_command(std::string_view name) {
+  for (const CommandSpec& command : commands()) {
+    if (command.name == name) return &command;
+  }
+  return nullptr;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,201 @@
+#include "apps/cli/option_groups.h"
+
+namespace tandem::cli {
+
+using enum OptionType;
+
+namespace {
+
+OptionSpec batched_tokens() {
+  return {.name = "max-num-batched-tokens", .type = kInteger, .default_text = "512", .min = 16, .max = 1 << 20,
+          .help = "Tokens in one step; longer prompts are computed in chunks"};
+}
+
+}  // namespace
+
+OptionGroup general_options() {
+  return {"General",
+          {
+              {.name = "config", .help = "Read options from this TOML file; keys are the names of the flags"},
+              {.name = "log-format", .type = kChoice, .default_text = "text", .choices = {"text", "json"},
+               .help = "How lines on stderr look"},
+              {.name = "log-level", .type = kChoice, .default_text = "info",
+               .choices = {"debug", "info", "warning", "error"}, .help = "Leave out log lines below this level"},
+              {.name = "cache-limit", .type = kBytes, .default_text = "50GB", .min = 0,
+               .help = "Size of the cache of pulled models and packed weights; above it the longest unused go first"},
+          }};
+}
+
+OptionGroup model_options() {
+  return {"Model",
+          {
+              {.name = "max-model-len", .type = kInteger, .default_note = "the model's", .min = 1, .max = 1 << 24,
+               .help = "Longest prompt plus answer, in tokens; more than the model's is refused"},
+              {.name = "activations", .type = kChoice, .default_text = "auto",
+               .choices = {"auto", "f32", "int8", "bf16"},
+               .help = "Type of activations inside linears. auto: int8 for block-quantised weights, bf16 for BF16, "
+                       "f32 for F16 and F32"},
+              {.name = "quantization", .type = kChoice, .default_text = "none", .choices = {"none", "w8", "w4"},
+               .help = "Pack float weights to 8 or 4 bits while loading"},
+              {.name = "kv-cache-dtype", .type = kChoice, .default_text = "auto",
+               .choices = {"auto", "bf16", "f32", "int8"},
+               .help = "Type of stored keys and values. auto: bf16, but f32 with --activations f32"},
+              {.name = "pack-cache", .type = kSwitch, .default_text = "true",
+               .help = "Keep packed weights in the cache directory and map them shared"},
+              {.name = "device", .type = kChoice, .default_text = "cpu", .choices = {"cpu"},
+               .help = "Where the model runs"},
+              {.name = "threads", .type = kInteger, .default_note = "the cores this process may use", .min = 1,
+               .max = 1024, .help = "Threads of the CPU device", .letter = 't'},
+          }};
+}
+
+OptionGroup kv_options() {
+  return {"KV pool",
+          {
+              {.name = "block-size", .type = kInteger, .default_text = "16", .min = 16, .max = 256,
+               .help = "Tokens a block; a multiple of 16"},
+              {.name = "kv-blocks", .type = kInteger, .default_note = "from --kv-memory", .min = 1, .max = 1 << 30,
+               .help = "Exact number of blocks"},
+              {.name = "kv-memory", .type = kBytes,
+               .default_note = "40 % of the memory available once the weights are loaded", .min = 1,
+               .help = "Memory for the pool"},
+              {.name = "enable-prefix-caching", .type = kSwitch, .default_text = "true",
+               .help = "Reuse the blocks of prompts that begin alike"},
+          }};
+}
+
+OptionGroup scheduling_options() {
+  return {"Scheduling",
+          {
+              {.name = "max-num-seqs", .type = kInteger, .default_text = "64", .min = 1, .max = 4096,
+               .help = "Sequences in one step"},
+              batched_tokens(),
+              {.name = "batch-window-ms", .type = kNumber, .default_text = "10", .min = 0, .max = 1000,
+               .help = "How long prompts are gathered while others run"},
+              {.name = "tpot-target-ms", .type = kNumber, .default_text = "0", .min = 0, .max = 10000,
+               .help = "Prefill chunks shrink so that a step with running sequences stays inside this; 0: off"},
+              {.name = "max-queue-length", .type = kInteger, .default_text = "256", .min = 0, .max = 1 << 20,
+               .help = "Requests that may wait; more are answered 503. 0: no limit"},
+              {.name = "max-queue-per-key", .type = kInteger, .default_text = "0", .min = 0, .max = 1 << 20,
+               .help = "Requests of one API key that may wait; more are answered 429. 0: no limit"},
+          }};
+}
+
+OptionGroup server_options() {
+  return {"Server",
+          {
+              {.name = "host", .default_text = "127.0.0.1", .help = "Address to listen on"},
+              {.name = "port", .type = kInteger, .default_text = "8000", .min = 0, .max = 65535,
+               .help = "Port to listen on; 0: any free one, which is printed"},
+              {.name = "served-model-name", .type = kTextList, .default_note = "MODEL as typed",
+               .help = "Names that clients may use as `model`; the first is the one in answers"},
+              {.name = "api-key", .type = kTextList, .default_note = "none: open to all",
+               .help = "Keys of which a client must send one as its bearer token. Better given as TANDEM_API_KEY: "
+                       "other users of the machine can read a command line"},
+              {.name = "max-logprobs", .type = kInteger, .default_text = "64", .min = 0, .max = 1 << 20,
+               .help = "Most log-probabilities a request may ask for per token"},
+              {.name = "seed", .type = kInteger, .default_note = "another one each start", .min = 0,
+               .help = "Where the seeds of requests without one come from"},
+              {.name = "drain-timeout", .type = kNumber, .default_text = "30", .min = 0, .max = 86400,
+               .help = "Seconds that running requests get to end after SIGINT or SIGTERM; a second signal ends at "
+                       "once"},
+          }};
+}
+
+OptionGroup text_options() {
+  return {"Text",
+          {
+              {.name = "chat-template", .default_note = "the model's",
+               .help = "File with a Jinja chat template to use in place of the model's"},
+              {.name = "parse-special", .type = kSwitch, .default_text = "true",
+               .help = "Control tokens written out in the raw prompt of /v1/completions and /tokenize are parsed; "
+                       "text in chat messages never is"},
+          }};
+}
+
+OptionGroup answer_options() {
+  return {"Answer",
+          {
+              {.name = "system", .default_note = "the template's", .help = "System message"},
+              {.name = "raw", .type = kSwitch, .default_text = "false",
+               .help = "Continue the prompt as plain text, without the chat template"},
+              {.name = "max-tokens", .type = kInteger, .default_note = "the room left", .min = 1, .max = 1 << 24,
+               .help = "Longest answer, in tokens", .letter = 'n'},
+              {.name = "temperature", .type = kNumber, .default_text = "0.7", .min = 0, .max = 100,
+               .help = "0: always the likeliest token"},
+              {.name = "top-k", .type = kInteger, .default_text = "0", .min = -1,
+               .help = "Only the k likeliest tokens; 0: off"},
+              {.name = "top-p", .type = kNumber, .default_text = "0.95", .min = 0, .max = 1,
+               .help = "Only the likeliest tokens that together have this probability"},
+              {.name = "min-p", .type = kNumber, .default_text = "0", .min = 0, .max = 1,
+               .help = "Only tokens at least this likely, relative to the likeliest"},
+              {.name = "repetition-penalty", .type = kNumber, .default_text = "1", .min = 0.01, .max = 100,
+               .help = "Above 1: tokens that were there already become less likely"},
+              {.name = "seed", .type = kInteger, .default_note = "another one each start", .min = 0,
+               .help = "The same seed gives the same answer"},
+          }};
+}
+
+OptionGroup bench_engine_options() {
+  return {"Measurement",
+          {
+              {.name = "n-prompt", .type = kIntegerList, .default_text = "512", .min = 0, .max = 1 << 20,
+               .help = "Prompt lengths; 0: no prefill measurement", .letter = 'p'},
+              {.name = "n-gen", .type = kIntegerList, .default_text = "64", .min = 0, .max = 1 << 20,
+               .help = "Tokens to generate per sequence; 0: no decode measurement", .letter = 'n'},
+              {.name = "n-depth", .type = kIntegerList, .default_text = "0", .min = 0, .max = 1 << 20,
+               .help = "Tokens in the KV cache before the measurement begins", .letter = 'd'},
+              {.name = "batch-size", .type = kIntegerList, .default_text = "1", .min = 1, .max = 4096,
+               .help = "Sequences decoded together", .letter = 'b'},
+              {.name = "repetitions", .type = kInteger, .default_text = "5", .min = 1, .max = 1000,
+               .help = "Measurements of each point; the median is printed", .letter = 'r'},
+              batched_tokens(),
+              {.name = "limits", .type = kSwitch, .default_text = "true",
+               .help = "Measure this machine's limits first, to print which part of them was reached"},
+              {.name = "json", .type = kSwitch, .default_text = "false", .help = "Print JSON in place of a table"},
+          }};
+}
+
+OptionGroup bench_limits_options() {
+  return {"Measurement",
+          {
+              {.name = "threads", .type = kInteger, .default_note = "the cores this process may use", .min = 1,
+               .max = 1024, .help = "Threads of the all-threads columns", .letter = 't'},
+              {.name = "repetitions", .type = kInteger, .default_text = "40", .min = 3, .max = 10000,
+               .help = "Measurements of each limit; best and median are printed", .letter = 'r'},
+              {.name = "read-memory", .type = kBytes, .default_text = "256MiB", .min = 1 << 20,
+               .help = "Bytes each thread reads; should be far larger than the caches"},
+              {.name = "json", .type = kSwitch, .default_text = "false", .help = "Print JSON in place of a table"},
+          }};
+}
+
+OptionGroup inspect_graph_options() {
+  return {"Graph",
+          {
+              {.name = "passes", .default_text = "all",
+               .help = "Passes to run: all, none, or names separated by commas"},
+              {.name = "dot", .default_note = "not written", .help = "Also write the graph to this file, for Graphviz"},
+              {.name = "json", .type = kSwitch, .default_text = "false", .help = "Print JSON in place of text"},
+          }};
+}
+
+OptionGroup json_options() {
+  return {"Output",
+          {{.name = "json", .type = kSwitch, .default_text = "false", .help = "Print JSON in place of text"}}};
+}
+
+OptionGroup pull_options() {
+  return {"Download",
+          {
+              {.name = "sha256", .default_note = "what the source says, else not checked",
+               .help = "Refuse the file unless it has this SHA-256"},
+          }};
+}
+
+OptionGroup option_table_options() {
+  return {"Output",
+          {{.name = "markdown", .type = kSwitch, .default_text = "false",
+            .help = "Print docs/configuration.md: every option with range and default"}}};
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,22 @@
+#pragma once
+// The option declarations, in the groups that commands share.
+
+#include "apps/cli/command.h"
+
+namespace tandem::cli {
+
+OptionGroup general_options();     // every command
+OptionGroup model_options();       // every command that opens a model for work
+OptionGroup kv_options();
+OptionGroup scheduling_options();
+OptionGroup server_options();
+OptionGroup text_options();        // chat template and tokens
+OptionGroup answer_options();      // how `run` samples
+OptionGroup bench_engine_options();
+OptionGroup bench_limits_options();
+OptionGroup inspect_graph_options();
+OptionGroup json_options();        // --json alone
+OptionGroup pull_options();
+OptionGroup option_table_options();
+
+}  // namespace tandem::cli
