@@ -1,0 +1,116 @@
+#include "serve/engine/admission_gate.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace tandem::engine {
+
+Result<sched::RequestId> AdmissionGate::enter(const sched::Request& request, int64_t now_ns) {
+  TRY(policy_.check_fits(request));
+  Lock lock(mutex_);
+  if (is_closed_) return Error{ErrorCode::kUnavailable, "the server is shutting down"};
+  const auto by_tenant = queued_by_tenant_.find(request.tenant);
+  sched::QueueView view;
+  view.num_queued = num_queued_;
+  view.queued_tokens = queued_tokens_;
+  view.tenant_queued = by_tenant == queued_by_tenant_.end() ? 0 : by_tenant->second;
+  view.seconds_per_prefill_token = pace_.seconds_per_prefill_token;
+  view.step_seconds = pace_.step_seconds;
+  TRY(policy_.check_load(request, view, now_ns));
+  const sched::RequestId id{next_id_++};
+  tickets_.emplace(id, Ticket{request.tenant, request.prompt.size()});
+  ++queued_by_tenant_[request.tenant];
+  ++num_queued_;
+  queued_tokens_ += request.prompt.size();
+  return id;
+}
+
+void AdmissionGate::leave_queue(Ticket& ticket) {
+  if (!ticket.is_queued) return;
+  ticket.is_queued = false;
+  --num_queued_;
+  queued_tokens_ -= ticket.num_tokens;
+  const auto tenant = queued_by_tenant_.find(ticket.tenant);
+  if (--tenant->second == 0) queued_by_tenant_.erase(tenant);
+}
+
+void AdmissionGate::start(sched::RequestId id, int64_t now_ns) {
+  Lock lock(mutex_);
+  const auto found = tickets_.find(id);
+  TANDEM_CHECK(found != tickets_.end());
+  leave_queue(found->second);
+  if (last_start_ns_ != 0 && num_queued_ > 0) {
+    const double interval_s = static_cast<double>(now_ns - last_start_ns_) * 1e-9;
+    start_interval_s_ += 0.1 * (interval_s - start_interval_s_);
+  }
+  last_start_ns_ = now_ns;
+}
+
+void AdmissionGate::end(sched::RequestId id) {
+  Lock lock(mutex_);
+  const auto found = tickets_.find(id);
+  TANDEM_CHECK(found != tickets_.end());
+  leave_queue(found->second);
+  tickets_.erase(found);
+  if (tickets_.empty()) emptied_.notify_all();
+}
+
+bool AdmissionGate::cancel(sched::RequestId id) {
+  Lock lock(mutex_);
+  const auto found = tickets_.find(id);
+  if (found == tickets_.end() || found->second.is_cancelled) return false;
+  found->second.is_cancelled = true;
+  cancelled_.push_back(id);
+  return true;
+}
+
+std::vector<sched::RequestId> AdmissionGate::take_cancelled() {
+  Lock lock(mutex_);
+  return std::exchange(cancelled_, {});
+}
+
+void AdmissionGate::close() {
+  Lock lock(mutex_);
+  is_closed_ = true;
+}
+
+bool AdmissionGate::is_closed() const {
+  Lock lock(mutex_);
+  return is_closed_;
+}
+
+void AdmissionGate::set_pace(const Pace& pace) {
+  Lock lock(mutex_);
+  pace_ = pace;
+}
+
+bool AdmissionGate::wait_empty(double timeout_s) const {
+  const SystemClock clock;  // threads wait in real time, whatever clock the policies have
+  const double until_s = clock.now_s() + timeout_s;
+  Lock lock(mutex_);
+  while (!tickets_.empty()) {
+    const double left_s = until_s - clock.now_s();
+    if (left_s <= 0) return false;
+    emptied_.wait_for(mutex_, left_s);
+  }
+  return true;
+}
+
+uint32_t AdmissionGate::num_queued() const {
+  Lock lock(mutex_);
+  return num_queued_;
+}
+
+uint32_t AdmissionGate::num_alive() const {
+  Lock lock(mutex_);
+  return static_cast<uint32_t>(tickets_.size());
+}
+
+double AdmissionGate::retry_after_s() const {
+  Lock lock(mutex_);
+  return std::clamp(start_interval_s_ * num_queued_, 1.0, 60.0);
+}
+
+}  // namespace tandem::engine

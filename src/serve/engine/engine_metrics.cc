@@ -1,0 +1,108 @@
+#include "serve/engine/engine_metrics.h"
+
+#include <vector>
+
+namespace tandem::engine {
+namespace {
+
+const std::vector<double> kRequestSeconds = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,  15,  20,
+                                             30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const std::vector<double> kStepTokens = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+const std::vector<double> kStepSeconds = {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10};
+
+Labels with(Labels labels, const char* name, const char* value) {
+  labels.emplace_back(name, value);
+  return labels;
+}
+
+double seconds_between(int64_t from_ns, int64_t to_ns) { return static_cast<double>(to_ns - from_ns) * 1e-9; }
+
+}  // namespace
+
+EngineMetrics::EngineMetrics(MetricRegistry& registry, const std::string& model_name)
+    : registry_(registry),
+      labels_({{"model_name", model_name}, {"engine", "0"}}),
+      running_(registry_.gauge("vllm:num_requests_running", "Sequences that hold KV blocks.", labels_)),
+      waiting_(registry_.gauge("vllm:num_requests_waiting", "Sequences that wait for a place in a step.", labels_)),
+      kv_usage_(registry_.gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", labels_)),
+      kv_usage_old_(registry_.gauge("vllm:gpu_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", labels_)),
+      prefix_queries_(registry_.counter("vllm:prefix_cache_queries_total",
+                                        "Prompt tokens looked up in the prefix cache.", labels_)),
+      prefix_hits_(registry_.counter("vllm:prefix_cache_hits_total",
+                                     "Prompt tokens found in the prefix cache.", labels_)),
+      preemptions_(registry_.counter("vllm:num_preemptions_total", "Sequences preempted.", labels_)),
+      prompt_tokens_(registry_.counter("vllm:prompt_tokens_total", "Prompt tokens computed.", labels_)),
+      generation_tokens_(registry_.counter("vllm:generation_tokens_total", "Tokens generated.", labels_)),
+      recomputed_tokens_(registry_.counter("vllm:prompt_tokens_recomputed_total",
+                                           "Tokens whose KV was given up by preemption.", labels_)),
+      cached_tokens_(registry_.counter("vllm:prompt_tokens_cached_total",
+                                       "Prompt tokens taken from the prefix cache.", labels_)),
+      rejections_(registry_.counter("vllm:admission_rejections_total", "Requests refused at submission.", labels_)),
+      step_tokens_(registry_.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.", kStepTokens,
+                                       labels_)),
+      queue_time_(registry_.histogram("vllm:request_queue_time_seconds", "From arrival to the first step.",
+                                      kRequestSeconds, labels_)),
+      prefill_time_(registry_.histogram("vllm:request_prefill_time_seconds", "From the first step to the first token.",
+                                        kRequestSeconds, labels_)),
+      decode_time_(registry_.histogram("vllm:request_decode_time_seconds", "From the first token to the last.",
+                                       kRequestSeconds, labels_)),
+      inference_time_(registry_.histogram("vllm:request_inference_time_seconds", "From the first step to the end.",
+                                          kRequestSeconds, labels_)),
+      step_seconds_(registry_.histogram("tandem_step_seconds", "Duration of a step.", kStepSeconds)),
+      step_cost_error_(registry_.gauge("tandem_step_cost_relative_error",
+                                       "Smoothed error of the predicted step time, relative to the measured.")),
+      step_failures_(registry_.counter("tandem_step_failures_total", "Steps that failed as a whole.")),
+      isolated_failures_(registry_.counter("tandem_isolated_failures_total",
+                                           "Requests ended because a step fails with them alone.")),
+      evictions_(registry_.counter("tandem_kv_evictions_total", "Cached KV blocks given to another use.")),
+      queued_requests_(registry_.gauge("tandem_queued_requests", "Requests submitted and not yet in any step.")),
+      free_blocks_(registry_.gauge("tandem_kv_blocks", "KV blocks by state.", with({}, "state", "free"))),
+      cached_blocks_(registry_.gauge("tandem_kv_blocks", "KV blocks by state.", with({}, "state", "cached"))),
+      owned_blocks_(registry_.gauge("tandem_kv_blocks", "KV blocks by state.", with({}, "state", "owned"))) {}
+
+void EngineMetrics::on_totals(const sched::Scheduler& scheduler) {
+  const sched::SchedulerCounts now = scheduler.counts();
+  prefix_queries_.add(now.prefix_queries_tokens - seen_.prefix_queries_tokens);
+  prefix_hits_.add(now.prefix_hits_tokens - seen_.prefix_hits_tokens);
+  cached_tokens_.add(now.prefix_hits_tokens - seen_.prefix_hits_tokens);
+  preemptions_.add(now.num_preemptions - seen_.num_preemptions);
+  recomputed_tokens_.add(now.num_recomputed_tokens - seen_.num_recomputed_tokens);
+  evictions_.add(scheduler.pool().num_evictions() - evictions_seen_);
+  seen_ = now;
+  evictions_seen_ = scheduler.pool().num_evictions();
+}
+
+void EngineMetrics::on_levels(const sched::Scheduler& scheduler, uint32_t num_queued) {
+  const sched::SchedulerCounts now = scheduler.counts();
+  const kv::BlockPool& pool = scheduler.pool();
+  const double usage = pool.num_blocks() == 0 ? 0 : static_cast<double>(pool.num_owned()) / pool.num_blocks();
+  running_.set(now.num_running);
+  waiting_.set(now.num_waiting);
+  queued_requests_.set(num_queued);
+  kv_usage_.set(usage);
+  kv_usage_old_.set(usage);
+  free_blocks_.set(pool.num_free());
+  cached_blocks_.set(pool.num_cached());
+  owned_blocks_.set(pool.num_owned());
+}
+
+void EngineMetrics::on_step(const sched::Scheduler& scheduler, const sched::CommitResult& result, double seconds) {
+  on_totals(scheduler);
+  prompt_tokens_.add(result.num_prompt_tokens);
+  generation_tokens_.add(result.num_output_tokens);
+  const cost::StepShape& shape = scheduler.shape();
+  step_tokens_.observe(static_cast<double>(shape.num_prefill_tokens + shape.num_decode_rows));
+  step_seconds_.observe(seconds);
+  step_cost_error_.set(scheduler.cost().relative_error());
+}
+
+void EngineMetrics::on_end(const RequestTimes& times) {
+  if (times.scheduled_ns == 0) return;
+  queue_time_.observe(seconds_between(times.arrival_ns, times.scheduled_ns));
+  inference_time_.observe(seconds_between(times.scheduled_ns, times.end_ns));
+  if (times.first_token_ns == 0) return;
+  prefill_time_.observe(seconds_between(times.scheduled_ns, times.first_token_ns));
+  decode_time_.observe(seconds_between(times.first_token_ns, times.end_ns));
+}
+
+}  // namespace tandem::engine

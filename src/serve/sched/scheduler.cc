@@ -1,0 +1,264 @@
+#include "serve/sched/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tandem::sched {
+namespace {
+
+SchedulerConfig normalised(SchedulerConfig config) {
+  config.max_num_seqs = std::max(config.max_num_seqs, 1u);
+  config.max_num_batched_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs);
+  config.num_private_blocks = std::min(config.num_private_blocks, config.num_blocks);
+  config.min_chunk = std::max(config.min_chunk, 1u);
+  return config;
+}
+
+// Keys stay far from overflow whatever the client's priority is.
+int64_t line_key(const SchedulerConfig& config, const Request& request, int64_t arrival_ns) {
+  const double penalty_ms = config.short_first_ms_per_token * static_cast<double>(request.prompt.size()) +
+                            config.priority_step_ms * static_cast<double>(request.priority);
+  constexpr double kMostNs = 1e17;
+  return arrival_ns + static_cast<int64_t>(std::clamp(penalty_ms * 1e6, -kMostNs, kMostNs));
+}
+
+std::vector<TokenId> stop_ids(const SchedulerConfig& config, const Request& request) {
+  std::vector<TokenId> ids = request.stop_token_ids;
+  if (!request.ignore_eos) ids.insert(ids.end(), config.eos_ids.begin(), config.eos_ids.end());
+  std::ranges::sort(ids);
+  ids.erase(std::ranges::unique(ids).begin(), ids.end());
+  return ids;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerConfig& config)
+    : config_(normalised(config)),
+      admission_(config_),
+      window_{static_cast<int64_t>(config_.window_ms * 1e6)},
+      budget_{config_.max_num_batched_tokens, config_.tpot_target_ms * 1e-3, config_.min_chunk},
+      pool_({config_.num_blocks, config_.num_private_blocks, config_.block_size}),
+      line_(config_.tenant_weights) {}
+
+Scheduler::~Scheduler() = default;
+
+std::unique_ptr<Sequence> Scheduler::make_sequence(RequestState& state, uint32_t choice) {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = SequenceId{next_sequence_id_++};
+  sequence->request = &state;
+  sequence->choice = choice;
+  sequence->line_key_ns = line_key(config_, state.request, state.arrival_ns);
+  sequence->sampling = state.request.sampling;
+  sequence->sampling.choice = choice;
+  if (state.request.make_stop_rule) sequence->stop_rule = state.request.make_stop_rule();
+  if (choice == 0) {
+    sequence->tokens = state.request.prompt;
+  } else {
+    sequence->progress.phase = Phase::kHeld;
+  }
+  set_banned(*sequence);
+  return sequence;
+}
+
+// Until min_tokens are out, what would end the sequence cannot be sampled.
+void Scheduler::set_banned(Sequence& sequence) const {
+  const RequestState& state = *sequence.request;
+  const size_t num_output = sequence.tokens.size() - std::min(sequence.tokens.size(), state.request.prompt.size());
+  sequence.sampling.banned = state.request.sampling.banned;
+  if (num_output >= state.request.min_tokens) return;
+  sequence.sampling.banned.insert(sequence.sampling.banned.end(), state.stop_ids.begin(), state.stop_ids.end());
+}
+
+void Scheduler::add(RequestId id, Request request, int64_t now_ns) {
+  TANDEM_CHECK(!is_planned_ && !requests_.contains(id));
+  TANDEM_CHECK(static_cast<bool>(admission_.check_fits(request)));
+  auto state = std::make_unique<RequestState>();
+  state->id = id;
+  state->request = std::move(request);
+  state->arrival_index = next_arrival_index_++;
+  state->arrival_ns = now_ns;
+  state->max_output = admission_.max_output(state->request);
+  state->stop_ids = stop_ids(config_, state->request);
+  state->num_open = state->request.num_choices;
+  if (state->request.deadline_ns != 0) deadlines_.emplace(state->request.deadline_ns, id);
+  line_.enter(state->request.tenant);
+  for (uint32_t choice = 0; choice < state->request.num_choices; ++choice) {
+    state->choices.push_back(make_sequence(*state, choice));
+    line_.link(*state->choices.back());
+  }
+  requests_.emplace(id, std::move(state));
+}
+
+void Scheduler::insert_running(Sequence& sequence) {
+  running_.insert(std::ranges::upper_bound(running_, &sequence, RankOrder{}), &sequence);
+}
+
+void Scheduler::finish_sequence(Sequence& sequence) {
+  if (sequence.progress.phase == Phase::kFinished) return;
+  line_.unlink(sequence);
+  pool_.release_all(sequence.progress.table.blocks());
+  sequence.progress = Progress{};
+  sequence.progress.phase = Phase::kFinished;
+  std::erase(running_, &sequence);
+  TANDEM_CHECK(sequence.request->num_open > 0);
+  --sequence.request->num_open;
+}
+
+// Frees all the request holds; the caller drops it after.
+Update Scheduler::end_request(RequestState& state) {
+  Update update;
+  update.request = state.id;
+  update.is_last = true;
+  update.num_cached_tokens = state.num_cached_tokens;
+  update.scheduled_ns = state.scheduled_ns;
+  for (const auto& sequence : state.choices) finish_sequence(*sequence);
+  return update;
+}
+
+void Scheduler::drop_request(RequestId id) {
+  const auto found = requests_.find(id);
+  line_.leave(found->second->request.tenant);
+  deadlines_.erase({found->second->request.deadline_ns, id});
+  requests_.erase(found);
+}
+
+std::optional<Update> Scheduler::cancel(RequestId id) {
+  TANDEM_CHECK(!is_planned_);
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return std::nullopt;
+  std::vector<ChoiceDelta> deltas;
+  for (const auto& sequence : found->second->choices) {
+    if (sequence->progress.phase == Phase::kFinished) continue;
+    ChoiceDelta& delta = deltas.emplace_back();
+    delta.choice = sequence->choice;
+    delta.finish = Finish{FinishReason::kCancelled, std::nullopt, false};
+  }
+  Update update = end_request(*found->second);
+  update.deltas = std::move(deltas);
+  drop_request(id);
+  return update;
+}
+
+std::optional<Update> Scheduler::fail(RequestId id, Error error) {
+  TANDEM_CHECK(!is_planned_);
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return std::nullopt;
+  Update update = end_request(*found->second);
+  update.error = std::move(error);
+  drop_request(id);
+  return update;
+}
+
+std::vector<Update> Scheduler::expire(int64_t now_ns) {
+  std::vector<Update> updates;
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
+    updates.push_back(*fail(deadlines_.begin()->second, {ErrorCode::kDeadline, "the request's deadline has passed"}));
+  }
+  return updates;
+}
+
+std::optional<RequestId> Scheduler::first_waiting() const {
+  for (const auto& [id, state] : requests_) {
+    for (const auto& sequence : state->choices) {
+      if (sequence->progress.phase == Phase::kWaiting) return id;
+    }
+  }
+  return std::nullopt;
+}
+
+bool Scheduler::preempt_one() {
+  TANDEM_CHECK(!is_planned_);
+  if (running_.empty()) return false;
+  begin_plan();
+  preempt(*running_.back());
+  end_plan();
+  return true;
+}
+
+SchedulerCounts Scheduler::counts() const {
+  SchedulerCounts counts = counts_;
+  counts.num_running = static_cast<uint32_t>(running_.size());
+  counts.num_waiting = line_.num_waiting();
+  counts.num_waiting_tokens = line_.num_waiting_tokens();
+  return counts;
+}
+
+double Scheduler::seconds_per_prefill_token() const {
+  if (!cost_.is_ready()) return 0;
+  cost::StepShape shape;
+  shape.num_decode_rows = shape_.num_decode_rows;
+  shape.decode_attended = shape_.decode_attended;
+  const uint32_t chunk = budget_.chunk(shape, cost_, 0, config_.max_num_batched_tokens);
+  if (chunk == 0) return 0;
+  shape.add_prefill(0, chunk);
+  return cost_.predict(shape) / chunk;
+}
+
+void Scheduler::check_invariants() const {
+  TANDEM_CHECK(!is_planned_);
+  std::vector<uint32_t> owners(pool_.num_blocks());
+  size_t num_running = 0;
+  uint32_t num_waiting = 0;
+  for (const auto& [id, state] : requests_) {
+    uint32_t num_open = 0;
+    for (const auto& sequence : state->choices) {
+      const Progress& progress = sequence->progress;
+      const bool is_running = progress.phase == Phase::kPrefill || progress.phase == Phase::kDecode;
+      num_open += progress.phase != Phase::kFinished;
+      num_running += is_running;
+      num_waiting += progress.phase == Phase::kWaiting;
+      TANDEM_CHECK(is_running || (progress.table.size() == 0 && progress.num_computed == 0));
+      if (!is_running) continue;
+      TANDEM_CHECK(progress.num_computed < sequence->num_tokens());
+      TANDEM_CHECK((progress.num_computed + 1 == sequence->num_tokens()) || progress.phase == Phase::kPrefill);
+      TANDEM_CHECK(progress.table.size() >= kv::blocks_for(progress.num_computed, config_.block_size));
+      for (uint32_t i = 0; i < progress.table.size(); ++i) {
+        const kv::BlockId block = progress.table[i];
+        ++owners[kv::index(block)];
+        if (!pool_.prefix_index().contains(block)) continue;
+        // Whatever can be found is computed, full, and what the index says it is.
+        TANDEM_CHECK((i + 1) * config_.block_size <= progress.num_computed);
+        TANDEM_CHECK(std::ranges::equal(pool_.prefix_index().tokens(block),
+                                        std::span(sequence->tokens).subspan(i * config_.block_size,
+                                                                            config_.block_size)));
+      }
+    }
+    TANDEM_CHECK(num_open == state->num_open && num_open > 0);
+  }
+  TANDEM_CHECK(num_running == running_.size() && num_waiting == line_.num_waiting());
+  TANDEM_CHECK(std::ranges::is_sorted(running_, RankOrder{}));
+  TANDEM_CHECK(running_.size() <= config_.max_num_seqs);
+  pool_.check_invariants(owners);
+}
+
+std::string Scheduler::dump() const {
+  const SchedulerCounts now = counts();
+  std::string text = "sched: steps=" + std::to_string(now.num_steps) + " running=" + std::to_string(now.num_running) +
+                     " waiting=" + std::to_string(now.num_waiting) +
+                     " preemptions=" + std::to_string(now.num_preemptions) +
+                     " prefix=" + std::to_string(now.prefix_hits_tokens) + "/" +
+                     std::to_string(now.prefix_queries_tokens) +
+                     " recomputed=" + std::to_string(now.num_recomputed_tokens) + "\n";
+  for (const auto& [id, state] : requests_) {
+    text += "  request " + std::to_string(static_cast<uint64_t>(id)) + " arrival=" +
+            std::to_string(state->arrival_ns) + " priority=" + std::to_string(state->request.priority) +
+            " scheduled=" + std::to_string(state->scheduled_ns) + " cached=" +
+            std::to_string(state->num_cached_tokens) + "\n";
+    for (const auto& sequence : state->choices) {
+      const Progress& progress = sequence->progress;
+      text += "    sequence " + std::to_string(static_cast<uint64_t>(sequence->id)) + " choice=" +
+              std::to_string(sequence->choice) + " " + name_of(progress.phase) +
+              (progress.is_at_front ? " front" : "") + " tokens=" + std::to_string(sequence->num_tokens()) +
+              " computed=" + std::to_string(progress.num_computed) +
+              " published=" + std::to_string(progress.num_published) + " blocks:";
+      for (const kv::BlockId block : progress.table.blocks()) text += " " + std::to_string(kv::index(block));
+      text += "\n";
+    }
+  }
+  text += "  running:";
+  for (const Sequence* sequence : running_) text += " " + std::to_string(static_cast<uint64_t>(sequence->id));
+  return text + "\n" + line_.dump() + cost_.dump() + pool_.dump();
+}
+
+}  // namespace tandem::sched

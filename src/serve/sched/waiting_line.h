@@ -1,0 +1,91 @@
+#pragma once
+// WaitingLine: the sequences that have tokens to prefill, and who goes next.
+//
+// Within a tenant by virtual arrival: the time of arrival plus a penalty for each prompt token and priority level.
+// Short and urgent requests overtake, but only those that arrived less than the penalty later, so nothing starves.
+// Between tenants the one that got the fewest tokens by weight goes first; a tenant that comes back starts level with
+// the others and has no claim on the time it was away. Sequences at the front (preempted, forks) go before all.
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "serve/sched/sequence.h"
+
+namespace tandem::sched {
+
+struct LineOrder {
+  bool operator()(const Sequence* a, const Sequence* b) const;
+};
+
+class WaitingLine {
+ public:
+  explicit WaitingLine(std::map<std::string, double> tenant_weights) : weights_(std::move(tenant_weights)) {}
+
+  // A sequence is in the line while its phase is kWaiting or kPrefill. Take it out before changing its progress, and
+  // put it back after.
+  void link(Sequence& sequence);
+  void unlink(Sequence& sequence);
+
+  // A tenant's sequences, whatever their phase: it counts as present while it has any.
+  void enter(const std::string& tenant);
+  void leave(const std::string& tenant);
+
+  // The tenant got `tokens`. Charges made since the last accept() can be undone.
+  void charge(const std::string& tenant, uint32_t tokens);
+  void undo_charges();
+  void accept_charges() { charges_.clear(); }
+
+  uint32_t num_waiting() const { return static_cast<uint32_t>(arrivals_.size()); }
+  uint64_t num_waiting_tokens() const { return num_waiting_tokens_; }
+  int64_t oldest_arrival_ns() const { return arrivals_.begin()->first; }  // num_waiting() > 0
+  std::string dump() const;
+
+ private:
+  friend class LineWalk;
+  using Ordered = std::set<Sequence*, LineOrder>;
+  struct Tenant {
+    double weight = 1;
+    double served = 0;  // tokens / weight
+    uint32_t num_present = 0;
+    Ordered waiting;
+    Ordered prefilling;
+  };
+
+  Tenant& tenant_of(const std::string& name);
+  void forget_absent();
+
+  std::map<std::string, double> weights_;
+  std::map<std::string, Tenant> tenants_;
+  std::set<std::pair<int64_t, SequenceId>> arrivals_;  // of the waiting
+  uint64_t num_waiting_tokens_ = 0;
+  std::vector<std::pair<std::string, double>> charges_;  // tenant, served before
+};
+
+// Goes through the line once, in order. The sequence last returned may be moved in the line; charges count at once.
+class LineWalk {
+ public:
+  LineWalk(WaitingLine& line, bool may_admit);
+
+  Sequence* next();  // null at the end
+  void stop_admission() { may_admit_ = false; }  // only sequences that are under way come from here on
+  bool may_admit() const { return may_admit_; }
+
+ private:
+  struct Cursor {
+    WaitingLine::Tenant* tenant;
+    std::vector<Sequence*> prefilling;  // a copy: admitted ones join the set during the walk
+    size_t next_prefilling = 0;
+    WaitingLine::Ordered::const_iterator next_waiting;
+  };
+  Sequence* head(const Cursor& cursor) const;
+  void advance(Cursor& cursor, Sequence* taken);
+
+  bool may_admit_;
+  std::vector<Cursor> cursors_;
+};
+
+}  // namespace tandem::sched
