@@ -17,9 +17,13 @@ use serde_json::Value as Json;
 
 const NAME: &str = "chat_template";
 /// Bounds one render: a template is data from a model file, and its input comes from a client. One
-/// unit is one instruction or 64 bytes made, so this is also about 512 MB. A prompt of a million
-/// tokens takes less than a tenth of it.
-const FUEL: u64 = 8_000_000;
+/// unit is one instruction or 64 bytes made, so this is also about 256 MB. A prompt of a million
+/// tokens takes a small part of it.
+const FUEL: u64 = 4_000_000;
+/// A template can nest a list once per few instructions, and the engine frees nested lists
+/// recursively, about 130 bytes of stack a level: a render gets a stack that FUEL can not exhaust.
+/// Only touched pages take memory.
+const STACK_BYTES: usize = 512 << 20;
 
 pub struct Template {
     env: Environment<'static>,
@@ -79,6 +83,17 @@ impl Template {
     }
 
     fn render_value(&self, context: serde_json::Map<String, Json>, now: i64) -> Result<String> {
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new()
+                .stack_size(STACK_BYTES)
+                .spawn_scoped(scope, || self.render_here(&context, now))
+                .map_err(|e| format!("chat template: no thread to render on: {e}"))?;
+            // A panic goes on to where all panics stop.
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn render_here(&self, context: &serde_json::Map<String, Json>, now: i64) -> Result<String> {
         let template = self.env.get_template(NAME).map_err(|e| e.to_string())?;
         let mut vars: Vec<(String, Value)> =
             context.iter().map(|(k, v)| (k.clone(), to_value(v))).collect();
@@ -86,9 +101,7 @@ impl Template {
             "strftime_now".into(),
             Value::from_function(move |format: String| strftime(&format, now)),
         ));
-        template
-            .render(Value::from_pairs(vars))
-            .map_err(|e| describe(&e))
+        template.render(Value::from_pairs(vars)).map_err(|e| describe(&e))
     }
 }
 
