@@ -354,7 +354,7 @@ void set_empty(float* partial, uint32_t dim) {
 }
 
 void run(const tk_attention* a, uint32_t chunk, Batch& batch, uint32_t num_units) {
-  for (uint32_t t = batch.keys.begin / 16; t < (batch.keys.end + 15) / 16; ++t) batch.tiles[t] = tk_tile(a, chunk, t);
+  for (uint32_t t = batch.keys.begin / 16; t < (batch.keys.end + 15) / 16; ++t) batch.tiles[t] = tk_kv_tile(a, chunk, t);
   if (a->kind == TK_KV_BF16) run_units<TK_KV_BF16>(batch, num_units, a->head_dim);
   if (a->kind == TK_KV_F32) run_units<TK_KV_F32>(batch, num_units, a->head_dim);
   if (a->kind == TK_KV_INT8) run_units<TK_KV_INT8>(batch, num_units, a->head_dim);

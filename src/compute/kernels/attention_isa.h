@@ -71,7 +71,7 @@ static inline tk_key_range tk_visible_keys(const tk_attention* a, uint32_t chunk
   return range;
 }
 
-static inline const uint8_t* tk_tile(const tk_attention* a, uint32_t chunk, uint32_t tile) {
+static inline const uint8_t* tk_kv_tile(const tk_attention* a, uint32_t chunk, uint32_t tile) {
   const uint32_t index = chunk * TK_CHUNK_TILES + tile;
   return a->kv + a->blocks[index / a->tiles_per_block] * a->block_stride +
          uint64_t(index % a->tiles_per_block) * tk_kv_tile_bytes(a->kind, a->head_dim);

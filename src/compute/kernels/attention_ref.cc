@@ -68,7 +68,7 @@ void row_chunk(const tk_attention* a, uint32_t chunk, uint32_t row, uint32_t hea
   float m = -infinity;
   bool is_bad = false;
   for (uint32_t j = keys.begin; j < keys.end; ++j) {
-    p[j] = score(a->kind, a->head_dim, tk_tile(a, chunk, j / 16), j % 16, query);
+    p[j] = score(a->kind, a->head_dim, tk_kv_tile(a, chunk, j / 16), j % 16, query);
     if (p[j] > m) m = p[j];
     if (!(p[j] < infinity)) is_bad = true;
   }
@@ -89,7 +89,7 @@ void row_chunk(const tk_attention* a, uint32_t chunk, uint32_t row, uint32_t hea
     const uint32_t order[2] = {a->kind == TK_KV_F32 ? even : odd, a->kind == TK_KV_F32 ? odd : even};
     for (uint32_t j : order) {
       if (j < keys.begin || j >= keys.end) continue;
-      add_value(a->kind, a->head_dim, tk_tile(a, chunk, j / 16), j % 16, p[j], o);
+      add_value(a->kind, a->head_dim, tk_kv_tile(a, chunk, j / 16), j % 16, p[j], o);
     }
   }
 }
