@@ -99,7 +99,7 @@ typedef struct td_weight_part {
 typedef enum td_weight_use {
   TD_WEIGHT_LINEAR = 0,   /* a matrix of n rows (outputs) and k columns (inputs) */
   TD_WEIGHT_ROWS = 1,     /* a table whose rows are looked up: embeddings */
-  TD_WEIGHT_VECTOR = 2    /* one row of f32: norms, biases, RoPE tables. Packing dequantises */
+  TD_WEIGHT_VECTOR = 2    /* plain f32, n rows of k: norms and biases (k = 1), RoPE tables. Packing dequantises */
 } td_weight_use;
 
 typedef enum td_quantization { TD_QUANTIZE_NONE = 0, TD_QUANTIZE_W8 = 1, TD_QUANTIZE_W4 = 2 } td_quantization;

@@ -53,9 +53,7 @@ void stack_linear(Graph& graph, Node& to, const Node& from) {
     const Weight& source = graph.weights[from.weights[i]];
     target.parts.insert(target.parts.end(), source.parts.begin(), source.parts.end());
     target.name += "+" + source.name;
-    // A stacked matrix grows in rows; a stacked bias vector in columns.
-    if (target.use == TD_WEIGHT_LINEAR) target.n += source.n;
-    else target.k += source.k;
+    target.n += source.n;
   }
 }
 

@@ -43,6 +43,7 @@ struct Weight {
   uint32_t segments = 1;
   bool interleave = false;
   td_format activation = TD_F32;  // of the linear's input
+  bool is_derived = false;        // computed at load, not found in a file
 };
 
 struct OpAttributes {

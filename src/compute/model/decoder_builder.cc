@@ -41,9 +41,9 @@ WeightId DecoderBuilder::vector_weight(const TensorEntry& tensor) {
   Weight weight;
   weight.name = tensor.name;
   weight.use = TD_WEIGHT_VECTOR;
-  weight.parts = {part_of(tensor)};
-  weight.n = 1;
-  weight.k = static_cast<uint32_t>(tensor.num_elements());
+  weight.n = static_cast<uint32_t>(tensor.num_elements());
+  weight.k = 1;
+  weight.parts = {{tensor.name, tensor.dtype, weight.n, tensor.bytes}};
   return graph_.add_weight(std::move(weight));
 }
 
@@ -135,6 +135,7 @@ void DecoderBuilder::attention_block(uint32_t layer, const LayerTensors& tensors
     table.parts = {{"rope_table", tensor::DType::kF32, options_.num_positions, {bytes, options_.rope_table.size_bytes()}}};
     table.n = options_.num_positions;
     table.k = config_.head_dim;
+    table.is_derived = true;
     rope_table_ = graph_.add_weight(std::move(table));
   }
   const ValueId h = norm(stream_, *tensors.attn_norm, "attn_in" + suffix);

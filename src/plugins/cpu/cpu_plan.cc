@@ -1,0 +1,101 @@
+#include "plugins/cpu/cpu_plan.h"
+
+#include <algorithm>
+#include <string>
+
+namespace tandem::cpu {
+namespace {
+
+// Small enough that members end together, large enough that the counter is not contended.
+constexpr uint32_t kGrabsPerMember = 8;
+
+Error bad_bindings(const char* what, uint64_t found, uint64_t limit) {
+  return Error{ErrorCode::kInvalidArgument, std::string("launch: ") + what + " " + std::to_string(found) +
+                                                ", the plan was made for " + std::to_string(limit)};
+}
+
+}  // namespace
+
+CpuPlan::CpuPlan(const td_plan_desc& desc, kernels::Isa isa, Team& team) : team_(team) {
+  context_.linear = &kernels::linear_kernels(isa);
+  context_.element = &kernels::element_kernels(isa);
+  context_.attention = &kernels::attention_kernels(isa);
+  context_.isa = isa;
+  context_.num_members = team.num_members();
+  context_.weights.assign(desc.weights, desc.weights + desc.num_weights);
+  for (td_weight& weight : context_.weights) {
+    context_.weight_parts.emplace_back(weight.desc.parts, weight.desc.parts + weight.desc.num_parts);
+    weight.desc.parts = context_.weight_parts.back().data();
+  }
+  context_.desc = desc;
+  context_.desc.ops = nullptr;
+  context_.desc.weights = context_.weights.data();
+  context_.step.sequence_of_row.resize(desc.max_tokens);
+}
+
+Result<std::unique_ptr<CpuPlan>> CpuPlan::create(const td_plan_desc& desc, kernels::Isa isa, Team& team) {
+  std::unique_ptr<CpuPlan> plan(new CpuPlan(desc, isa, team));
+  for (uint32_t i = 0; i < desc.num_ops; ++i) {
+    if (auto made = make_ops(plan->context_, desc.ops[i], plan->ops_); !made) {
+      return std::move(made).error().during("op " + std::to_string(i));
+    }
+  }
+  plan->states_ = std::make_unique<OpState[]>(plan->ops_.size());
+  return plan;
+}
+
+Status CpuPlan::check_bindings(const td_bindings& bindings) const {
+  const td_plan_desc& desc = context_.desc;
+  if (bindings.num_tokens > desc.max_tokens) return bad_bindings("tokens", bindings.num_tokens, desc.max_tokens);
+  if (bindings.num_outputs > desc.max_outputs) return bad_bindings("outputs", bindings.num_outputs, desc.max_outputs);
+  if (bindings.num_sequences > desc.max_sequences) {
+    return bad_bindings("sequences", bindings.num_sequences, desc.max_sequences);
+  }
+  uint32_t row = 0;
+  for (uint32_t s = 0; s < bindings.num_sequences; ++s) {
+    const td_sequence& sequence = bindings.sequences[s];
+    if (sequence.row_begin != row) return Error{ErrorCode::kInvalidArgument, "launch: sequences do not follow each other"};
+    row += sequence.num_rows;
+    const uint64_t end = uint64_t{sequence.position} + sequence.num_rows;
+    if (end > desc.max_positions) return bad_bindings("positions", end, desc.max_positions);
+    if (end > uint64_t{sequence.num_blocks} * desc.kv.block_tokens) {
+      return Error{ErrorCode::kInvalidArgument, "launch: a block table is too short for its positions"};
+    }
+  }
+  if (bindings.num_sequences > 0 && row != bindings.num_tokens) {
+    return Error{ErrorCode::kInvalidArgument, "launch: sequences do not cover the tokens"};
+  }
+  return Done{};
+}
+
+Status CpuPlan::launch(const td_bindings& bindings) {
+  TRY(check_bindings(bindings));
+  for (uint32_t s = 0; s < bindings.num_sequences; ++s) {
+    const td_sequence& sequence = bindings.sequences[s];
+    std::fill_n(context_.step.sequence_of_row.begin() + sequence.row_begin, sequence.num_rows, s);
+  }
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    OpState& state = states_[i];
+    state.next_item.store(0, std::memory_order_relaxed);
+    state.num_items = ops_[i]->begin(bindings);
+    state.grab = std::max(1u, state.num_items / (team_.num_members() * kGrabsPerMember));
+  }
+  team_.run(*this);
+  return Done{};
+}
+
+void CpuPlan::work(uint32_t member) {
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    OpState& state = states_[i];
+    if (state.num_items == 0) continue;
+    for (;;) {
+      const uint32_t begin = state.next_item.fetch_add(state.grab, std::memory_order_relaxed);
+      if (begin >= state.num_items) break;
+      const uint32_t end = std::min(begin + state.grab, state.num_items);
+      for (uint32_t item = begin; item < end; ++item) ops_[i]->work(item, member);
+    }
+    team_.barrier();
+  }
+}
+
+}  // namespace tandem::cpu

@@ -1,0 +1,164 @@
+// ModelRunner: opening a model. What runs at each step is in model_runner.cc.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "compute/graph/memory_plan.h"
+#include "compute/graph/plan.h"
+#include "compute/model/rope_table.h"
+#include "compute/model/weight_names.h"
+#include "serve/runner/file_hash.h"
+#include "serve/runner/memory_budget.h"
+#include "serve/runner/model_runner.h"
+
+namespace tandem::runner {
+namespace {
+
+constexpr double kKvShare = 0.4;
+
+graph::RowBytes row_bytes_of(const device::Device& device) {
+  return [&device](td_format format, uint32_t columns) { return device.row_bytes(format, columns); };
+}
+
+const char* activations_name(model::Activations activations) {
+  switch (activations) {
+    case model::Activations::kF32: return "f32";
+    case model::Activations::kBF16: return "bf16";
+    case model::Activations::kInt8: return "int8";
+  }
+  return "?";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ModelRunner>> ModelRunner::open(const RunnerOptions& options) {
+  TRY_ASSIGN(const model::WeightFiles files, model::WeightFiles::open(options.model_path));
+  return open(options, files);
+}
+
+Result<std::unique_ptr<ModelRunner>> ModelRunner::open(const RunnerOptions& options, const model::WeightFiles& files) {
+  TRY_ASSIGN(const device::Plugin plugin, device::Plugin::from_entry(options.plugin));
+  const td_device_options device_options{options.num_threads, 0, options.isa.c_str()};
+  TRY_ASSIGN(device::Device device, device::Device::open(plugin, 0, device_options));
+  std::unique_ptr<ModelRunner> runner(new ModelRunner(std::move(device)));
+  TRY(runner->load(options, files));
+  return runner;
+}
+
+Status ModelRunner::load(const RunnerOptions& options, const model::WeightFiles& files) {
+  TRY_ASSIGN(config_, model::read_config(files));
+  TRY_ASSIGN(const model::ModelTensors tensors, model::collect(files, config_));
+  if (options.max_model_len > config_.max_position) {
+    return Error{ErrorCode::kInvalidArgument, fmt::format("--max-model-len {} is more than the model's {} positions",
+                                                          options.max_model_len, config_.max_position)};
+  }
+  max_model_len_ = options.max_model_len != 0 ? options.max_model_len : config_.max_position;
+  activations_ = options.activations.value_or(model::default_activations(tensors));
+  const std::vector<float> rope_table = model::rope_cos_sin(config_.rope, config_.head_dim, max_model_len_);
+  const model::BuildOptions build{activations_, options.quantization, rope_table, max_model_len_};
+  TRY_ASSIGN(model::ModelGraphs graphs, model::build_graphs(config_, tensors, build));
+  TRY_ASSIGN(const graph::PassChoice passes, graph::parse_passes(options.passes));
+  graph::run_passes(graphs.body, passes);
+  graph::run_passes(graphs.head, passes);
+
+  PackOptions pack{options.quantization, options.pack_cache_directory, {}};
+  if (!pack.cache_directory.empty()) pack.file_hash = cached_file_hash(files, pack.cache_directory);
+  TRY_ASSIGN(weights_, PackedWeights::create(device_, {&graphs.body, &graphs.head}, pack));
+  TRY(choose_kv(options));
+  TRY(make_plans(options, graphs));
+  return make_fingerprint(rope_table);
+}
+
+Status ModelRunner::choose_kv(const RunnerOptions& options) {
+  kv_layout_ = {};
+  const KvType automatic = activations_ == model::Activations::kF32 ? KvType::kF32 : KvType::kBF16;
+  switch (options.kv_type == KvType::kAuto ? automatic : options.kv_type) {
+    case KvType::kF32: kv_layout_.kind = TD_KV_F32; break;
+    case KvType::kInt8: kv_layout_.kind = TD_KV_INT8; break;
+    default: kv_layout_.kind = TD_KV_BF16; break;
+  }
+  kv_layout_.block_tokens = options.block_tokens;
+  kv_layout_.num_layers = config_.num_layers;
+  kv_layout_.num_kv_heads = config_.num_kv_heads;
+  kv_layout_.head_dim = config_.head_dim;
+  TRY(device_.fill_kv_layout(kv_layout_));
+
+  uint64_t num_blocks = options.num_kv_blocks;
+  if (num_blocks == 0) {
+    const uint64_t memory = options.kv_memory_bytes != 0
+                                ? options.kv_memory_bytes
+                                : static_cast<uint64_t>(kKvShare * static_cast<double>(available_memory_bytes()));
+    num_blocks = memory / kv_layout_.block_stride;
+    // More than every sequence at full length is never used.
+    const uint64_t blocks_per_sequence = (max_model_len_ + options.block_tokens - 1) / options.block_tokens;
+    num_blocks = std::min(num_blocks, blocks_per_sequence * options.max_sequences);
+  }
+  if (num_blocks == 0) {
+    return Error{ErrorCode::kExhausted,
+                 fmt::format("no room for one KV block of {} bytes; give more with --kv-memory", kv_layout_.block_stride)};
+  }
+  num_blocks_ = static_cast<uint32_t>(std::min<uint64_t>(num_blocks, UINT32_MAX - 1));
+  const uint64_t pool_tokens = uint64_t{num_blocks_} * options.block_tokens;
+  if (pool_tokens < max_model_len_) {
+    log_info("serve/runner", "context lowered to what the KV pool holds",
+             {{"from", std::to_string(max_model_len_)}, {"to", std::to_string(pool_tokens)}});
+    max_model_len_ = static_cast<uint32_t>(pool_tokens);
+  }
+  TRY_ASSIGN(kv_, device_.alloc(uint64_t{num_blocks_} * kv_layout_.block_stride));
+  return Done{};
+}
+
+Status ModelRunner::make_plans(const RunnerOptions& options, const model::ModelGraphs& graphs) {
+  const graph::RowBytes row_bytes = row_bytes_of(device_);
+  const graph::RowCounts rows{options.max_batched_tokens, kHeadRows};
+  TRY_ASSIGN(const graph::PassChoice passes, graph::parse_passes(options.passes));
+  const bool reuse = passes.has("plan_memory");
+  const graph::Plan body = lower(graphs.body, plan_memory(graphs.body, rows, row_bytes, reuse), row_bytes);
+  const graph::Plan head = lower(graphs.head, plan_memory(graphs.head, rows, row_bytes, reuse), row_bytes);
+
+  td_plan_desc desc{};
+  desc.max_tokens = options.max_batched_tokens;
+  desc.max_outputs = kHeadRows;
+  desc.max_sequences = options.max_sequences;
+  desc.max_positions = max_model_len_;
+  desc.kv = kv_layout_;
+  desc.arena_bytes = std::max(body.arena_bytes, head.arena_bytes);
+  const auto create = [&](const graph::Plan& plan, size_t graph_index) {
+    desc.ops = plan.ops.data();
+    desc.num_ops = static_cast<uint32_t>(plan.ops.size());
+    desc.weights = weights_.of_graph(graph_index).data();
+    desc.num_weights = static_cast<uint32_t>(weights_.of_graph(graph_index).size());
+    return device_.create_plan(desc);
+  };
+  TRY_ASSIGN(device::DevicePlan body_plan, create(body, 0));
+  TRY_ASSIGN(device::DevicePlan head_plan, create(head, 1));
+  body_ = std::make_unique<device::DevicePlan>(std::move(body_plan));
+  head_ = std::make_unique<device::DevicePlan>(std::move(head_plan));
+
+  logits_row_bytes_ = row_bytes(TD_F32, config_.vocab);
+  TRY_ASSIGN(arena_, device_.alloc(desc.arena_bytes));
+  TRY_ASSIGN(hidden_, device_.alloc(row_bytes(TD_F32, config_.hidden) * options.max_batched_tokens));
+  TRY_ASSIGN(logits_, device_.alloc(logits_row_bytes_ * kHeadRows));
+  TRY_ASSIGN(device::Stream stream, device_.create_stream());
+  stream_ = std::make_unique<device::Stream>(std::move(stream));
+  if (device_.properties().host_visible == 0) host_logits_.resize(logits_row_bytes_ * kHeadRows / sizeof(float));
+  return Done{};
+}
+
+Status ModelRunner::make_fingerprint(std::span<const float> rope_table) {
+  TRY_ASSIGN(const std::string device_digest, device_.fingerprint());
+  Hasher hasher;
+  const std::string formats = fmt::format("contract 1;{};{};kv {};", device_digest, activations_name(activations_),
+                                          static_cast<int>(kv_layout_.kind));
+  hasher.update(formats.data(), formats.size());
+  // The first positions stand for the table: libm differs in bits, not in ranges.
+  const size_t checked = std::min<size_t>(rope_table.size(), size_t{256} * config_.head_dim);
+  hasher.update(rope_table.data(), checked * sizeof(float));
+  fingerprint_ = hasher.hex();
+  return Done{};
+}
+
+}  // namespace tandem::runner

@@ -1,0 +1,140 @@
+#include "serve/runner/model_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tandem::runner {
+
+namespace {
+
+sched::TokenLogprob to_sched(sampling::TokenLogprob from) {
+  return {from.token, from.logprob, from.rank, std::move(from.top)};
+}
+
+}  // namespace
+
+ModelRunner::~ModelRunner() = default;
+
+Result<sched::StepOutcome> ModelRunner::execute(const sched::Batch& batch) {
+  sched::StepOutcome outcome;
+  outcome.items.resize(batch.items.size());
+  copies_.clear();
+  for (const sched::BlockCopy& copy : batch.copies) copies_.push_back({kv::index(copy.from), kv::index(copy.to)});
+  TRY(stream_->copy_blocks(kv_.address(), kv_layout_, copies_));
+  TRY(run_body(batch));
+  collect_outputs(batch);
+  for (size_t begin = 0; begin < outputs_.size(); begin += kHeadRows) {
+    TRY(run_head(batch, begin, std::min(begin + kHeadRows, outputs_.size()), outcome));
+  }
+  uint32_t row = 0;
+  for (size_t i = 0; i < batch.items.size(); ++i) {
+    for (uint32_t end = row + batch.items[i].count; row < end; ++row) {
+      if (row_faults_[row] == 0 || outcome.items[i].error) continue;
+      outcome.items[i].error = Error{
+          ErrorCode::kInternal,
+          fmt::format("the model computed a value that is not finite at position {} of this request",
+                      batch.items[i].begin + (row - (end - batch.items[i].count)))};
+    }
+  }
+  return outcome;
+}
+
+Status ModelRunner::run_body(const sched::Batch& batch) {
+  token_ids_.clear();
+  sequences_.clear();
+  blocks_.clear();
+  for (const sched::BatchItem& item : batch.items) {
+    TANDEM_CHECK(item.count > 0 && item.begin + item.count <= item.tokens.size());
+    sequences_.push_back({static_cast<uint32_t>(token_ids_.size()), item.count, item.begin,
+                          static_cast<uint32_t>(item.blocks.size()), nullptr});
+    token_ids_.insert(token_ids_.end(), item.tokens.begin() + item.begin, item.tokens.begin() + item.begin + item.count);
+    for (kv::BlockId block : item.blocks) blocks_.push_back(kv::index(block));
+  }
+  size_t offset = 0;  // only now is blocks_ at its final place
+  for (td_sequence& sequence : sequences_) {
+    sequence.blocks = blocks_.data() + offset;
+    offset += sequence.num_blocks;
+  }
+  row_faults_.assign(token_ids_.size(), 0);
+  td_bindings bindings{};
+  bindings.arena = arena_.address();
+  bindings.kv = kv_.address();
+  bindings.external[model::kHiddenSlot] = hidden_.address();
+  bindings.num_tokens = static_cast<uint32_t>(token_ids_.size());
+  bindings.num_sequences = static_cast<uint32_t>(sequences_.size());
+  bindings.token_ids = token_ids_.data();
+  bindings.sequences = sequences_.data();
+  bindings.row_faults = row_faults_.data();
+  TRY(body_->launch(*stream_, bindings));
+  return stream_->synchronize();
+}
+
+void ModelRunner::collect_outputs(const sched::Batch& batch) {
+  outputs_.clear();
+  output_rows_.clear();
+  uint32_t row = 0;
+  for (uint32_t i = 0; i < batch.items.size(); ++i) {
+    const sched::BatchItem& item = batch.items[i];
+    for (uint32_t position = item.begin; position < item.begin + item.count; ++position, ++row) {
+      const bool is_last = position + 1 == item.begin + item.count;
+      const bool is_scored = item.prompt_logprobs >= 0 && position + 1 < item.num_prompt_tokens;
+      const bool is_sampled = item.samples && is_last;
+      if (!is_scored && !is_sampled) continue;
+      outputs_.push_back({i, position, is_sampled, is_scored});
+      output_rows_.push_back(row);
+    }
+  }
+}
+
+Status ModelRunner::run_head(const sched::Batch& batch, size_t begin, size_t end, sched::StepOutcome& outcome) {
+  td_bindings bindings{};
+  bindings.arena = arena_.address();
+  bindings.kv = kv_.address();
+  bindings.external[model::kHiddenSlot] = hidden_.address();
+  bindings.external[model::kLogitsSlot] = logits_.address();
+  bindings.num_outputs = static_cast<uint32_t>(end - begin);
+  bindings.output_rows = output_rows_.data() + begin;
+  TRY(head_->launch(*stream_, bindings));
+  const auto* logits = static_cast<const uint8_t*>(logits_.address());
+  if (!host_logits_.empty()) {
+    TRY(stream_->copy_to_host(host_logits_.data(), logits_.address(), logits_row_bytes_ * (end - begin)));
+    logits = reinterpret_cast<const uint8_t*>(host_logits_.data());
+  }
+  TRY(stream_->synchronize());
+  for (size_t i = begin; i < end; ++i) {
+    const OutputRow& row = outputs_[i];
+    sched::ItemOutcome& item_outcome = outcome.items[row.item];
+    if (item_outcome.error) continue;
+    const auto* values = reinterpret_cast<const float*>(logits + (i - begin) * logits_row_bytes_);
+    choose(batch.items[row.item], row, {values, config_.vocab}, item_outcome);
+  }
+  return Done{};
+}
+
+void ModelRunner::choose(const sched::BatchItem& item, const OutputRow& row, std::span<const float> logits,
+                         sched::ItemOutcome& outcome) {
+  if (row.is_scored) {
+    auto scored = sampling::token_logprob(logits, item.tokens[row.position + 1],
+                                          static_cast<uint32_t>(item.prompt_logprobs), scratch_);
+    if (!scored) {
+      outcome.error = std::move(scored).error();
+      return;
+    }
+    outcome.prompt_logprobs.push_back(to_sched(std::move(scored).value()));
+  }
+  if (!row.is_sampled) return;
+  const sampling::TokenHistory history{item.tokens.first(item.num_prompt_tokens),
+                                       item.tokens.subspan(item.num_prompt_tokens)};
+  auto sampled = sampling::sample(logits, *item.sampling, history, row.position + 1, scratch_);
+  if (!sampled) {
+    outcome.error = std::move(sampled).error();
+    return;
+  }
+  outcome.token = sampled->token;
+  if (sampled->logprob) outcome.logprob = to_sched(std::move(*sampled->logprob));
+}
+
+}  // namespace tandem::runner

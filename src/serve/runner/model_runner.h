@@ -1,0 +1,118 @@
+#pragma once
+// ModelRunner: a model on a device, as a StepExecutor: Batch to device work to tokens. The one place where serve/ and
+// compute/ meet. Everything is allocated when it opens; a step allocates nothing of size.
+//
+// One thread at a time (the engine's).
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "compute/device/device.h"
+#include "compute/graph/passes.h"
+#include "compute/model/build_graph.h"
+#include "compute/model/weight_file.h"
+#include "compute/sampling/sampler.h"
+#include "serve/runner/packed_weights.h"
+#include "serve/sched/batch.h"
+
+namespace tandem::runner {
+
+enum class KvType : uint8_t { kAuto, kBF16, kF32, kInt8 };  // auto: bf16, or f32 with f32 activations
+
+struct RunnerOptions {
+  std::string model_path;                   // .gguf or directory
+  td_plugin_entry plugin = nullptr;         // the device's entry
+  uint32_t num_threads = 0;                 // of a CPU device; 0: all cores
+  std::string isa;                          // of a CPU device; empty: the best
+  std::optional<model::Activations> activations;  // absent: what suits the weights
+  KvType kv_type = KvType::kAuto;
+  td_quantization quantization = TD_QUANTIZE_NONE;
+  uint32_t block_tokens = 16;
+  uint32_t num_kv_blocks = 0;               // 0: from kv_memory_bytes
+  uint64_t kv_memory_bytes = 0;             // 0: 40 % of what is available after the weights
+  uint32_t max_model_len = 0;               // 0: the model's
+  uint32_t max_batched_tokens = 512;
+  uint32_t max_sequences = 64;
+  std::string pack_cache_directory;         // empty: weights are packed at every start
+  std::string passes = "all";
+};
+
+class ModelRunner final : public sched::StepExecutor {
+ public:
+  // Opens the files. kNotFound, kCorrupt or kInvalidArgument name file, tensor and reason.
+  static Result<std::unique_ptr<ModelRunner>> open(const RunnerOptions& options);
+  // The same with files that the caller has opened (to read the tokenizer meanwhile).
+  static Result<std::unique_ptr<ModelRunner>> open(const RunnerOptions& options, const model::WeightFiles& files);
+  ~ModelRunner() override;
+
+  Result<sched::StepOutcome> execute(const sched::Batch& batch) override;
+
+  const model::ModelConfig& config() const { return config_; }
+  uint32_t num_blocks() const { return num_blocks_; }
+  uint32_t block_tokens() const { return kv_layout_.block_tokens; }
+  uint32_t max_model_len() const { return max_model_len_; }  // lowered when the pool is smaller
+  uint32_t vocab_size() const { return config_.vocab; }
+  const td_kv_layout& kv_layout() const { return kv_layout_; }
+  // Hash of the device's self-test, the RoPE table, formats and the model's kind (docs/numerics.md): nodes of equal
+  // fingerprints give equal bits.
+  const std::string& fingerprint() const { return fingerprint_; }
+  std::string device_name() const { return device_.properties().name; }
+  uint64_t weight_bytes() const { return weights_.size_bytes(); }
+  bool weights_were_cached() const { return weights_.was_cached(); }
+  model::Activations activations() const { return activations_; }
+
+ private:
+  // One head launch handles this many rows, so that scoring a long prompt needs no giant buffer.
+  static constexpr uint32_t kHeadRows = 64;
+
+  // A row whose logits are wanted, and by whom.
+  struct OutputRow {
+    uint32_t item;      // of the batch
+    uint32_t position;  // of the row's token in its sequence
+    bool is_sampled;    // chooses the next token
+    bool is_scored;     // gives the log-probability of the prompt's next token
+  };
+
+  explicit ModelRunner(device::Device device) : device_(std::move(device)) {}
+  Status load(const RunnerOptions& options, const model::WeightFiles& files);
+  Status choose_kv(const RunnerOptions& options);
+  Status make_plans(const RunnerOptions& options, const model::ModelGraphs& graphs);
+  Status make_fingerprint(std::span<const float> rope_table);
+
+  Status run_body(const sched::Batch& batch);
+  void collect_outputs(const sched::Batch& batch);
+  Status run_head(const sched::Batch& batch, size_t begin, size_t end, sched::StepOutcome& outcome);
+  void choose(const sched::BatchItem& item, const OutputRow& row, std::span<const float> logits,
+              sched::ItemOutcome& outcome);
+
+  device::Device device_;
+  model::ModelConfig config_;
+  model::Activations activations_ = model::Activations::kF32;
+  PackedWeights weights_;
+  td_kv_layout kv_layout_{};
+  uint32_t num_blocks_ = 0;
+  uint32_t max_model_len_ = 0;
+  std::string fingerprint_;
+
+  device::Buffer kv_, arena_, hidden_, logits_;
+  std::unique_ptr<device::Stream> stream_;
+  std::unique_ptr<device::DevicePlan> body_, head_;
+  uint64_t logits_row_bytes_ = 0;
+
+  // Of the step being run; capacity is kept.
+  std::vector<int32_t> token_ids_;
+  std::vector<td_sequence> sequences_;
+  std::vector<uint32_t> blocks_;
+  std::vector<uint8_t> row_faults_;
+  std::vector<OutputRow> outputs_;
+  std::vector<uint32_t> output_rows_;
+  std::vector<td_block_copy> copies_;
+  std::vector<float> host_logits_;  // when the device's memory is not the host's
+  sampling::Scratch scratch_;
+};
+
+}  // namespace tandem::runner
