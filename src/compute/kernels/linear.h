@@ -14,7 +14,8 @@ using LinearKernels = tk_linear_kernels;
 const LinearKernels& linear_kernels(Isa isa);
 
 // The raw sums of one panel for the rows of a tile.
-inline void linear_panel(const LinearKernels& kernels, const tk_linear& linear, uint32_t panel_index, const tk_tile& tile) {
+inline void linear_panel(const LinearKernels& kernels, const tk_linear& linear, uint32_t panel_index,
+                         const tk_tile& tile) {
   kernels.panel[linear.format.kind](&linear, panel_index, &tile);
 }
 

@@ -1,9 +1,9 @@
 #pragma once
-// What linear kernels share: the layout of packed weights (panels) and of activation rows, and the table of kernels that
-// each instruction set fills in. C structs and static functions only, so that files built for one set may include it.
-// The sums, their order and their rounding: docs/numerics.md 1 to 3. All kernels want DenormalsOff on their thread.
+// What linear kernels share: the layout of packed weights (panels) and of activation rows, and the table of kernels
+// that each instruction set fills in. C structs and static functions only, so that files built for one set may include
+// it. The sums, their order and rounding: docs/numerics.md 1 to 3. All kernels want DenormalsOff on their thread.
 //
-// A panel is 32 output rows of a weight side by side, so that one vector holds the same k of 8 or 16 outputs. The panels
+// A panel is 32 output rows of a weight side by side: one vector holds the same k of 8 or 16 outputs. The panels
 // of a weight are contiguous and 64-byte aligned; the last one is filled up with zero rows.
 //   TK_PANEL_F32   [k][32] f32
 //   TK_PANEL_BF16  [ceil(k / 2)][32][2] bf16, an odd k padded with zero
@@ -13,6 +13,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+namespace tandem::kernels {
 
 #define TK_PANEL_ROWS 32
 
@@ -43,7 +45,7 @@ struct tk_linear {
   uint64_t x_stride;  // bytes
   uint32_t k;
   uint32_t segments;  // a power of two <= 16; divides k (F32), k / 2 (BF16), k / 32 (W8, W4). 1: the k sum is not cut
-  struct tk_panel_format format;
+  tk_panel_format format;
 };
 
 // Rows row_begin .. row_end - 1 of x, 32 outputs for each: row r at values + (r - row_begin) * ld.
@@ -83,13 +85,13 @@ struct tk_quantize {
 struct tk_linear_kernels {
   // The 32 sums of one panel for each row of the tile, all segments joined. Indexed by the format's kind.
   // A row's bits do not depend on the tile it is in.
-  void (*panel[TK_NUM_PANEL_KINDS])(const struct tk_linear* linear, uint32_t panel_index, const struct tk_tile* tile);
+  void (*panel[TK_NUM_PANEL_KINDS])(const tk_linear* linear, uint32_t panel_index, const tk_tile* tile);
   // Columns column .. column + num_columns - 1 (<= 32; column is a multiple of 32) of the output rows that `tile` has
   // sums for. `up` is the second tile of a gated linear, else null.
-  void (*epilogue)(const struct tk_epilogue* epilogue, const struct tk_tile* tile, const struct tk_tile* up,
+  void (*epilogue)(const tk_epilogue* epilogue, const tk_tile* tile, const tk_tile* up,
                    uint32_t column, uint32_t num_columns);
   // Rows row_begin .. row_end - 1.
-  void (*quantize)(const struct tk_quantize* quantize, uint32_t row_begin, uint32_t row_end);
+  void (*quantize)(const tk_quantize* quantize, uint32_t row_begin, uint32_t row_end);
 };
 
 // Bytes of an activation row; Q8 rows are a multiple of 64.
@@ -102,7 +104,9 @@ static inline uint64_t tk_activation_row_bytes(uint8_t kind, uint32_t k) {
 // Where the parts of a Q8 row begin.
 static inline float* tk_q8_scales(void* row, uint32_t k) { return (float*)((uint8_t*)row + k); }
 static inline int16_t* tk_q8_sums(void* row, uint32_t k) { return (int16_t*)((uint8_t*)row + k + k / 8); }
-static inline const float* tk_q8_scales_of(const void* row, uint32_t k) { return (const float*)((const uint8_t*)row + k); }
+static inline const float* tk_q8_scales_of(const void* row, uint32_t k) {
+  return (const float*)((const uint8_t*)row + k);
+}
 static inline const int16_t* tk_q8_sums_of(const void* row, uint32_t k) {
   return (const int16_t*)((const uint8_t*)row + k + k / 8);
 }
@@ -113,16 +117,18 @@ static inline uint8_t tk_rows_kind(uint8_t panel_kind) {
 }
 
 // Bytes of 32 of k in a W8 or W4 panel, and where its scales and minima begin.
-static inline uint32_t tk_scales_offset(const struct tk_panel_format* f) { return f->kind == TK_PANEL_W8 ? 1024 : 512; }
-static inline uint32_t tk_scales_bytes(const struct tk_panel_format* f) {
+static inline uint32_t tk_scales_offset(const tk_panel_format* f) { return f->kind == TK_PANEL_W8 ? 1024 : 512; }
+static inline uint32_t tk_scales_bytes(const tk_panel_format* f) {
   return 32u * f->num_scales * (f->scale_f32 ? 4 : 2);
 }
-static inline uint32_t tk_block_bytes(const struct tk_panel_format* f) {
+static inline uint32_t tk_block_bytes(const tk_panel_format* f) {
   return tk_scales_offset(f) + tk_scales_bytes(f) * (f->has_min ? 2 : 1);
 }
 
-static inline uint64_t tk_panel_bytes(const struct tk_panel_format* f, uint32_t k) {
+static inline uint64_t tk_panel_bytes(const tk_panel_format* f, uint32_t k) {
   if (f->kind == TK_PANEL_F32) return 128ull * k;
   if (f->kind == TK_PANEL_BF16) return 128ull * ((k + 1) / 2);
   return (uint64_t)(k / 32) * tk_block_bytes(f);
 }
+
+}  // namespace tandem::kernels

@@ -4,8 +4,7 @@
 #include <cstring>
 
 #include "compute/kernels/exp2_isa.h"
-#include "compute/kernels/linear_isa.h"
-#include "compute/kernels/linear_tables.h"
+#include "compute/kernels/linear_entries_isa.h"
 #include "compute/tensor/float16.h"
 
 namespace tandem::kernels {
@@ -38,7 +37,9 @@ void for_each_row(const tk_linear& linear, const tk_tile& tile, SumSegment sum_s
   }
 }
 
-void panel_f32(const tk_linear* linear, uint32_t panel_index, const tk_tile* tile) {
+}  // namespace
+
+void tk_panel_f32_ref(const tk_linear* linear, uint32_t panel_index, const tk_tile* tile) {
   const auto* panel = reinterpret_cast<const float*>(linear->panels + panel_index * linear->panel_bytes);
   const uint32_t length = linear->k / linear->segments;
   for_each_row(*linear, *tile, [&](const uint8_t* row, uint32_t segment, float* sums) {
@@ -50,7 +51,7 @@ void panel_f32(const tk_linear* linear, uint32_t panel_index, const tk_tile* til
   });
 }
 
-void panel_bf16(const tk_linear* linear, uint32_t panel_index, const tk_tile* tile) {
+void tk_panel_bf16_ref(const tk_linear* linear, uint32_t panel_index, const tk_tile* tile) {
   const auto* panel = reinterpret_cast<const uint16_t*>(linear->panels + panel_index * linear->panel_bytes);
   const uint32_t length = (linear->k + 1) / 2 / linear->segments;
   for_each_row(*linear, *tile, [&](const uint8_t* row, uint32_t segment, float* sums) {
@@ -66,6 +67,8 @@ void panel_bf16(const tk_linear* linear, uint32_t panel_index, const tk_tile* ti
     }
   });
 }
+
+namespace {
 
 float field_at(const tk_panel_format& format, const uint8_t* fields, uint32_t index) {
   if (format.scale_f32) return reinterpret_cast<const float*>(fields)[index];
@@ -88,7 +91,9 @@ void sum_levels(const tk_panel_format& format, const uint8_t* block, const int8_
   }
 }
 
-void panel_int8(const tk_linear* linear, uint32_t panel_index, const tk_tile* tile) {
+}  // namespace
+
+void tk_panel_int8_ref(const tk_linear* linear, uint32_t panel_index, const tk_tile* tile) {
   const tk_panel_format& format = linear->format;
   const uint8_t* panel = linear->panels + panel_index * linear->panel_bytes;
   const uint32_t length = linear->k / 32 / linear->segments;
@@ -117,6 +122,8 @@ void panel_int8(const tk_linear* linear, uint32_t panel_index, const tk_tile* ti
     }
   });
 }
+
+namespace {
 
 // 32 floats to one block of a Q8 row. A scale that would be zero or denormal makes the whole block zero. Non-finite
 // values make the scale non-finite, so that they reach the result.
@@ -163,7 +170,10 @@ const float* row_of(const float* rows, uint32_t r, uint64_t stride) {
   return reinterpret_cast<const float*>(reinterpret_cast<const uint8_t*>(rows) + r * stride);
 }
 
-void epilogue(const tk_epilogue* e, const tk_tile* tile, const tk_tile* up, uint32_t column, uint32_t num_columns) {
+}  // namespace
+
+void tk_linear_epilogue_ref(const tk_epilogue* e, const tk_tile* tile, const tk_tile* up, uint32_t column,
+                            uint32_t num_columns) {
   for (uint32_t r = tile->row_begin; r < tile->row_end; ++r) {
     const float* sums = tile->values + static_cast<size_t>(r - tile->row_begin) * tile->ld;
     const float* ups = up == nullptr ? nullptr : up->values + static_cast<size_t>(r - up->row_begin) * up->ld;
@@ -184,7 +194,7 @@ void epilogue(const tk_epilogue* e, const tk_tile* tile, const tk_tile* up, uint
   }
 }
 
-void quantize(const tk_quantize* a, uint32_t row_begin, uint32_t row_end) {
+void tk_quantize_ref(const tk_quantize* a, uint32_t row_begin, uint32_t row_end) {
   for (uint32_t r = row_begin; r < row_end; ++r) {
     const float* x = row_of(a->x, r, a->x_stride);
     uint8_t* out = static_cast<uint8_t*>(a->out) + r * a->out_stride;
@@ -194,9 +204,5 @@ void quantize(const tk_quantize* a, uint32_t row_begin, uint32_t row_end) {
     }
   }
 }
-
-}  // namespace
-
-const tk_linear_kernels kLinearScalar = {{panel_f32, panel_bf16, panel_int8, panel_int8}, epilogue, quantize};
 
 }  // namespace tandem::kernels

@@ -1,0 +1,163 @@
+// Int8 linear on AVX-512 VNNI (numerics 2): sixteen outputs a vector, u8 levels times s8 activations straight into
+// int32. The zero point is taken off once a block, by starting from -zero_point * sum(q).
+
+#include "compute/kernels/linear_entries_isa.h"
+#include "compute/kernels/simd_isa.h"
+
+namespace tandem::kernels {
+namespace {
+
+template <int kRows>
+struct Rows {
+  const int8_t* q[kRows];
+  const float* scales[kRows];
+  const int16_t* sums[kRows];
+};
+
+template <int kRows>
+struct Sums {
+  __m512 v[2][kRows];  // [outputs 16h .. 16h + 15][row]
+};
+
+// The levels of group `group` (four k) for outputs 16 * half ...
+template <bool kNibbles>
+TANDEM_INLINE __m512i levels_at(const uint8_t* block, int group, int half) {
+  if (!kNibbles) return _mm512_loadu_si512(block + 128 * group + 64 * half);
+  __m512i both = _mm512_loadu_si512(block + 128 * (group / 2) + 64 * half);
+  if (group % 2 != 0) both = _mm512_srli_epi16(both, 4);
+  return _mm512_and_si512(both, _mm512_set1_epi8(15));
+}
+
+// Sixteen scales or minima from `index` on.
+TANDEM_INLINE __m512 fields_at(const tk_panel_format* f, const uint8_t* fields, int index) {
+  if (f->scale_f32) return _mm512_loadu_ps(reinterpret_cast<const float*>(fields) + index);
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(fields + 2 * index)));
+}
+
+// Adds piece `kPiece` of `kPieces` of block b: the k that share a scale.
+template <bool kNibbles, int kPiece, int kPieces, int kRows>
+TANDEM_INLINE void add_piece(const tk_panel_format* f, const uint8_t* block, const Rows<kRows>& rows, uint32_t b,
+                             Sums<kRows>* sums) {
+  __m512i dots[2][kRows];
+  float q_sums[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const int32_t sum = kPieces == 1 ? rows.sums[r][2 * b] + rows.sums[r][2 * b + 1] : rows.sums[r][2 * b + kPiece];
+    q_sums[r] = static_cast<float>(sum);
+    dots[0][r] = dots[1][r] = _mm512_set1_epi32(-f->zero_point * sum);
+  }
+#pragma GCC unroll 8
+  for (int group = 8 / kPieces * kPiece; group < 8 / kPieces * (kPiece + 1); ++group) {
+    const __m512i low = levels_at<kNibbles>(block, group, 0);
+    const __m512i high = levels_at<kNibbles>(block, group, 1);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      int32_t four;
+      memcpy(&four, rows.q[r] + 32 * b + 4 * group, 4);
+      const __m512i q = _mm512_set1_epi32(four);
+      TK_DPBUSD(dots[0][r], low, q);
+      TK_DPBUSD(dots[1][r], high, q);
+    }
+  }
+  const uint8_t* fields = block + (kNibbles ? 512 : 1024);
+  const __m512 scale[2] = {fields_at(f, fields, 32 * kPiece), fields_at(f, fields, 32 * kPiece + 16)};
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const __m512 row_scale = _mm512_set1_ps(rows.scales[r][b]);
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      sums->v[h][r] =
+          _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[h][r]), _mm512_mul_ps(scale[h], row_scale), sums->v[h][r]);
+    }
+  }
+  if (!f->has_min) return;
+  const uint8_t* minima = fields + tk_scales_bytes(f);
+  const __m512 minimum[2] = {fields_at(f, minima, 32 * kPiece), fields_at(f, minima, 32 * kPiece + 16)};
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const __m512 scaled_sum = _mm512_set1_ps(rows.scales[r][b] * q_sums[r]);
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) sums->v[h][r] = _mm512_fmadd_ps(minimum[h], scaled_sum, sums->v[h][r]);
+  }
+}
+
+template <bool kNibbles, int kPieces, int kRows>
+__attribute__((noinline)) void int8_tile(const tk_linear* a, const uint8_t* panel, uint32_t row, float* out,
+                                         uint32_t ld) {
+  const tk_panel_format format = a->format;
+  Rows<kRows> rows;
+  for (uint32_t r = 0; r < kRows; ++r) {
+    const uint8_t* x = a->x + (row + r) * a->x_stride;
+    rows.q[r] = reinterpret_cast<const int8_t*>(x);
+    rows.scales[r] = tk_q8_scales_of(x, a->k);
+    rows.sums[r] = tk_q8_sums_of(x, a->k);
+  }
+  const uint32_t block_bytes = tk_block_bytes(&format);
+  const uint32_t length = a->k / 32 / a->segments;
+  Sums<kRows> waiting[4];  // finished subtrees of 1, 2, 4, 8 segments that wait for their right neighbour
+  Sums<kRows> sums;
+  for (uint32_t s = 0; s < a->segments; ++s) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) sums.v[0][r] = sums.v[1][r] = _mm512_setzero_ps();
+    for (uint32_t b = s * length; b < (s + 1) * length; ++b) {
+      add_piece<kNibbles, 0, kPieces, kRows>(&format, panel, rows, b, &sums);
+      if constexpr (kPieces == 2) add_piece<kNibbles, 1, kPieces, kRows>(&format, panel, rows, b, &sums);
+      panel += block_bytes;
+    }
+    int level = 0;
+    for (uint32_t t = s; t & 1; t >>= 1, ++level) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        sums.v[0][r] = _mm512_add_ps(waiting[level].v[0][r], sums.v[0][r]);
+        sums.v[1][r] = _mm512_add_ps(waiting[level].v[1][r], sums.v[1][r]);
+      }
+    }
+    if (s + 1 < a->segments) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        waiting[level].v[0][r] = sums.v[0][r];
+        waiting[level].v[1][r] = sums.v[1][r];
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    _mm512_storeu_ps(out + static_cast<size_t>(r) * ld, sums.v[0][r]);
+    _mm512_storeu_ps(out + static_cast<size_t>(r) * ld + 16, sums.v[1][r]);
+  }
+}
+
+template <bool kNibbles, int kPieces>
+void int8_panel(const tk_linear* a, uint32_t panel_index, const tk_tile* tile) {
+  const uint8_t* panel = a->panels + panel_index * a->panel_bytes;
+  for (uint32_t row = tile->row_begin; row < tile->row_end;) {
+    float* out = tile->values + static_cast<size_t>(row - tile->row_begin) * tile->ld;
+    const uint32_t left = tile->row_end - row;
+    if (left >= 6) {
+      int8_tile<kNibbles, kPieces, 6>(a, panel, row, out, tile->ld);
+      row += 6;
+    } else if (left >= 4) {
+      int8_tile<kNibbles, kPieces, 4>(a, panel, row, out, tile->ld);
+      row += 4;
+    } else if (left >= 2) {
+      int8_tile<kNibbles, kPieces, 2>(a, panel, row, out, tile->ld);
+      row += 2;
+    } else {
+      int8_tile<kNibbles, kPieces, 1>(a, panel, row, out, tile->ld);
+      row += 1;
+    }
+  }
+}
+
+}  // namespace
+
+void TANDEM_ISA_SYMBOL(tk_panel_int8_avx512)(const tk_linear* linear, uint32_t panel_index, const tk_tile* tile) {
+  const bool is_w4 = linear->format.kind == TK_PANEL_W4;
+  if (linear->format.num_scales == 2) {
+    is_w4 ? int8_panel<true, 2>(linear, panel_index, tile) : int8_panel<false, 2>(linear, panel_index, tile);
+  } else {
+    is_w4 ? int8_panel<true, 1>(linear, panel_index, tile) : int8_panel<false, 1>(linear, panel_index, tile);
+  }
+}
+
+}  // namespace tandem::kernels
