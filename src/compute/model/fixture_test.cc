@@ -250,3 +250,11 @@ TEST_CASE("fixtures: the demo model") {
   CHECK(tokens.value()[2] == "<|im_end|>");
   CHECK(loaded.files.content_hash().size() == 32);
 }
+
+TEST_CASE("fixtures: the fuzz seeds are whole models, so that fuzzing starts behind the first checks") {
+  const std::string corpus = TANDEM_SOURCE_DIR "/tests/fuzz_corpus/gguf/";
+  for (const char* name : {"llama.gguf", "llama_yarn.gguf", "qwen2.gguf", "qwen3.gguf"}) load(corpus + name);
+  const auto types = WeightFiles::open(corpus + "types.gguf");
+  REQUIRE_MESSAGE(types, (types ? "" : types.error().message));
+  CHECK(types.value().tensors().size() == tensor::kNumDTypes);
+}

@@ -151,6 +151,9 @@ Status read_window(const std::string& source, const Members& members, ModelConfi
 Status read_yarn(const Members& scaling, ModelConfig* config) {
   RopeConfig& rope = config->rope;
   TRY_ASSIGN(rope.original_max_position, scaling.u32_or("original_max_position_embeddings", config->max_position));
+  if (rope.factor == 0 && rope.original_max_position != 0) {
+    rope.factor = static_cast<double>(config->max_position) / rope.original_max_position;
+  }
   TRY_ASSIGN(const double mscale, scaling.number_or("mscale", 0));
   TRY_ASSIGN(const double mscale_all_dim, scaling.number_or("mscale_all_dim", 0));
   double attention_factor = yarn_attention_factor(rope.factor);
@@ -172,8 +175,11 @@ Status read_scaling(const std::string& source, const Members& scaling, ModelConf
   if (type != "linear" && type != "llama3" && type != "yarn") {
     return unsupported(source, "rope type " + quote_name(type));
   }
-  if (!scaling.has("factor")) return file_fault(source, "rope type " + quote_name(type) + " lacks \"factor\"");
-  TRY_ASSIGN(rope.factor, scaling.number_or("factor", 1.0));
+  const bool can_derive_factor = type == "yarn" && scaling.has("original_max_position_embeddings");
+  if (!scaling.has("factor") && !can_derive_factor) {
+    return file_fault(source, "rope type " + quote_name(type) + " lacks \"factor\"");
+  }
+  TRY_ASSIGN(rope.factor, scaling.number_or("factor", 0));
   if (type == "linear") {
     rope.scaling = RopeScaling::kLinear;
     return Done{};

@@ -117,6 +117,16 @@ Result<WeightFiles> WeightFiles::open(const std::string& path) {
   return files;
 }
 
+Result<WeightFiles> WeightFiles::from_gguf_bytes(std::span<const uint8_t> bytes, const std::string& name) {
+  WeightFiles files;
+  files.is_gguf_ = true;
+  files.path_ = name;
+  TRY_ASSIGN(GgufContents contents, parse_gguf(bytes, name));
+  files.metadata_ = std::move(contents.metadata);
+  TRY(files.add_tensors(std::move(contents.tensors)));
+  return files;
+}
+
 Status WeightFiles::open_gguf(const std::string& path) {
   is_gguf_ = true;
   const auto name = parse_split_name(path);

@@ -24,6 +24,9 @@ class WeightFiles {
   // names are read; others beside them become warnings().
   static Result<WeightFiles> open(const std::string& path);
 
+  // One GGUF file that is in memory already, for fuzzing and tests. Borrows `bytes`.
+  static Result<WeightFiles> from_gguf_bytes(std::span<const uint8_t> bytes, const std::string& name);
+
   const TensorEntry* find(std::string_view name) const;  // null when absent
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
 
