@@ -4,6 +4,8 @@
 #include <cmath>
 #include <optional>
 
+#include "base/check.h"
+
 namespace tandem::cost {
 namespace {
 
@@ -53,6 +55,8 @@ std::optional<Terms> solve(Matrix gram, Terms moment, uint32_t subset) {
 }
 
 }  // namespace
+
+StepCost::StepCost(double memory) : memory_(memory) { TANDEM_CHECK(memory > 0 && memory <= 1); }
 
 double StepCost::predict(const StepShape& shape) const {
   if (shape.is_empty()) return 0;

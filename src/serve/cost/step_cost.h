@@ -33,7 +33,7 @@ class StepCost {
   using Terms = std::array<double, kNumTerms>;
 
   // What fraction of a step's weight is left after each later step.
-  explicit StepCost(double memory = 0.995) : memory_(memory) {}
+  explicit StepCost(double memory = 0.995);
 
   // Seconds. 0 until anything was observed.
   double predict(const StepShape& shape) const;

@@ -2,6 +2,9 @@
 
 #include <vector>
 
+#include "serve/cost/step_cost.h"
+#include "serve/kv/block_pool.h"
+
 namespace tandem::engine {
 namespace {
 

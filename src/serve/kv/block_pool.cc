@@ -178,6 +178,18 @@ void BlockPool::drop_cache() {
   while (!unused_.empty()) evict_one();
 }
 
+std::vector<BlockId> BlockPool::evicted() const {
+  std::vector<BlockId> blocks;
+  for (const Change& change : journal_) {
+    if (change.removed) blocks.push_back(change.block);
+  }
+  return blocks;
+}
+
+void BlockPool::uncache(BlockId block) {
+  if (index_.contains(block)) unpublish(block);
+}
+
 void BlockPool::begin() {
   TANDEM_CHECK(!is_journaling_ && journal_.empty());
   is_journaling_ = true;

@@ -66,6 +66,8 @@ class BlockPool {
   size_t mark() const { return journal_.size(); }
   void undo_to(size_t mark);
   void accept();
+  std::vector<BlockId> evicted() const;  // since begin()
+  void uncache(BlockId block);  // out of the index, with all that is findable through it; nothing when not in there
 
   uint32_t num_available(Part part) const;  // free or evictable, chargeable to the part
   uint32_t num_blocks() const { return static_cast<uint32_t>(states_.size()); }

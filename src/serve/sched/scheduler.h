@@ -2,8 +2,8 @@
 // Scheduler: decides what each step computes. Owns the requests, their sequences and the KV pool.
 //
 // Deterministic: the same calls with the same times give the same batches; no clock, no I/O, no unordered iteration.
-// One thread. A turn is plan_step(), then commit() when the step ran, or rollback() when it failed, which leaves
-// everything as it was. add(), cancel() and expire() come between turns.
+// One thread. A turn is plan_step(), then commit() when the step ran, rollback() when it failed, or discard_plan() when
+// it was not even begun. add(), cancel() and expire() come between turns.
 //
 // A step: running sequences get their decode row first; what the token budget leaves goes to prompt chunks, in the
 // order of WaitingLine. A prompt gets all its blocks when it is admitted, so that what is admitted can be computed;
@@ -79,6 +79,12 @@ class Scheduler {
   // The spans in the batch are valid until commit() or rollback(). An empty batch ends the turn by itself.
   Batch plan_step(int64_t now_ns);
   CommitResult commit(StepReport report);
+
+  // Puts everything back as it was before plan_step().
+  void discard_plan();
+
+  // The same after a step that may have written KV before it failed: what the plan had evicted stays evicted, and
+  // what it had preempted stays preempted, since their blocks may be overwritten.
   void rollback();
 
   // Preempts what would be preempted next. For tests; between turns.
@@ -115,6 +121,7 @@ class Scheduler {
     std::vector<Sequence*> running;
     SchedulerCounts counts;
     uint64_t last_forced_preemption = 0;
+    std::vector<Sequence*> preempted;
     std::vector<std::pair<RequestState*, std::pair<int64_t, uint32_t>>> first_scheduled;  // scheduled_ns, cached
   };
 
@@ -122,6 +129,7 @@ class Scheduler {
   void begin_plan();
   void end_plan();
   void change(Sequence& sequence, const Progress& progress);
+  void force_preemption();
   void plan_decodes();
   bool has_decode_block(Sequence& sequence);
   void plan_prefills(int64_t now_ns);

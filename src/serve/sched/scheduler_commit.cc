@@ -82,6 +82,7 @@ void Scheduler::apply_item(const Planned& planned, ItemOutcome& outcome, Commit&
   }
   sequence.progress.num_computed += planned.count;
   if (sequence.choice == 0 && !state.has_prompt) {
+    if (planned.begin == 0) state.prompt_logprobs.clear();  // a preempted prompt starts again
     std::ranges::move(outcome.prompt_logprobs, std::back_inserter(state.prompt_logprobs));
     if (sequence.progress.num_computed >= state.request.prompt.size()) complete_prompt(sequence, commit);
   }

@@ -16,6 +16,7 @@ void Scheduler::begin_plan() {
   shape_ = {};
   undo_.progress.clear();
   undo_.first_scheduled.clear();
+  undo_.preempted.clear();
   undo_.running = running_;
   undo_.counts = counts_;
   undo_.last_forced_preemption = last_forced_preemption_;
@@ -29,7 +30,7 @@ void Scheduler::end_plan() {
   is_planned_ = false;
 }
 
-void Scheduler::rollback() {
+void Scheduler::discard_plan() {
   TANDEM_CHECK(is_planned_);
   pool_.undo_to(0);
   for (size_t i = undo_.progress.size(); i-- > 0;) {
@@ -51,6 +52,18 @@ void Scheduler::rollback() {
   end_plan();
 }
 
+void Scheduler::rollback() {
+  const std::vector<kv::BlockId> evicted = pool_.evicted();
+  const std::vector<Sequence*> preempted = undo_.preempted;
+  discard_plan();
+  if (!preempted.empty()) {
+    begin_plan();
+    for (Sequence* sequence : preempted) preempt(*sequence);
+    end_plan();
+  }
+  for (const kv::BlockId block : evicted) pool_.uncache(block);
+}
+
 void Scheduler::change(Sequence& sequence, const Progress& progress) {
   undo_.progress.emplace_back(&sequence, sequence.progress);
   line_.unlink(sequence);
@@ -62,6 +75,7 @@ void Scheduler::preempt(Sequence& victim) {
   ++counts_.num_preemptions;
   counts_.num_recomputed_tokens += victim.progress.num_computed;
   has_preempted_ = true;
+  undo_.preempted.push_back(&victim);
   std::erase(running_, &victim);
   pool_.release_all(victim.progress.table.blocks());
   Progress waiting;
@@ -71,17 +85,23 @@ void Scheduler::preempt(Sequence& victim) {
 
 Batch Scheduler::plan_step(int64_t now_ns) {
   begin_plan();
-  const bool is_forced = config_.force_preempt_every > 0 && !running_.empty() &&
-                         counts_.num_steps >= last_forced_preemption_ + config_.force_preempt_every;
-  if (is_forced) {
-    preempt(*running_.back());
-    last_forced_preemption_ = counts_.num_steps;
-  }
+  force_preemption();
   plan_decodes();
   plan_prefills(now_ns);
   Batch batch = build_batch();
-  if (batch.items.empty()) rollback();
+  if (batch.items.empty()) discard_plan();
   return batch;
+}
+
+// Only sequences that decode: one that is still in its prompt might never come to its end.
+void Scheduler::force_preemption() {
+  if (config_.force_preempt_every == 0) return;
+  if (counts_.num_steps < last_forced_preemption_ + config_.force_preempt_every) return;
+  const auto is_decoding = [](const Sequence* s) { return s->progress.phase == Phase::kDecode; };
+  const auto victim = std::find_if(running_.rbegin(), running_.rend(), is_decoding);
+  if (victim == running_.rend()) return;
+  last_forced_preemption_ = counts_.num_steps;
+  preempt(**victim);
 }
 
 void Scheduler::plan_decodes() {
