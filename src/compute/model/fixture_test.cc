@@ -1,6 +1,8 @@
 // The files of tests/fixtures, made by other programs, through the whole of this folder: every tiny model as a
 // directory and as GGUF, the quantised ones, the quant rows.
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -17,7 +19,6 @@
 #include "compute/model/weight_file.h"
 #include "compute/model/weight_names.h"
 #include "compute/tensor/dequantize.h"
-#include "doctest/doctest.h"
 
 using namespace tandem;
 using namespace tandem::model;

@@ -1,11 +1,12 @@
 #include "compute/model/gguf.h"
 
+#include <doctest/doctest.h>
+
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "compute/model/files_for_test.h"
-#include "doctest/doctest.h"
 
 using namespace tandem;
 using namespace tandem::model;

@@ -1,11 +1,12 @@
 #include "compute/model/model_config.h"
 
+#include <doctest/doctest.h>
+
 #include <functional>
 #include <string>
 
 #include "compute/model/files_for_test.h"
 #include "compute/model/weight_file.h"
-#include "doctest/doctest.h"
 
 using namespace tandem;
 using namespace tandem::model;

@@ -1,10 +1,10 @@
 #include "compute/model/rope_table.h"
 
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <utility>
 #include <vector>
-
-#include "doctest/doctest.h"
 
 using namespace tandem::model;
 

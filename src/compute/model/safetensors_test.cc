@@ -1,10 +1,11 @@
 #include "compute/model/safetensors.h"
 
+#include <doctest/doctest.h>
+
 #include <memory>
 #include <string>
 
 #include "compute/model/files_for_test.h"
-#include "doctest/doctest.h"
 
 using namespace tandem;
 using namespace tandem::model;

@@ -1,10 +1,11 @@
 #include "compute/model/weight_file.h"
 
+#include <doctest/doctest.h>
+
 #include <string>
 
 #include "compute/model/files_for_test.h"
 #include "compute/model/split_name.h"
-#include "doctest/doctest.h"
 
 using namespace tandem;
 using namespace tandem::model;

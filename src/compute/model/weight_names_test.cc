@@ -1,12 +1,13 @@
 #include "compute/model/weight_names.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "compute/model/files_for_test.h"
-#include "doctest/doctest.h"
 
 using namespace tandem;
 using namespace tandem::model;

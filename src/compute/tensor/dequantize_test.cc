@@ -1,5 +1,7 @@
 #include "compute/tensor/dequantize.h"
 
+#include <doctest/doctest.h>
+
 #include <bit>
 #include <charconv>
 #include <cstring>
@@ -12,7 +14,6 @@
 #include "base/mapped_file.h"
 #include "compute/tensor/float16.h"
 #include "compute/tensor/quant_block.h"
-#include "doctest/doctest.h"
 
 using namespace tandem;
 using namespace tandem::tensor;

@@ -1,10 +1,10 @@
 #include "compute/tensor/float16.h"
 
+#include <doctest/doctest.h>
+
+#include <bit>
 #include <cmath>
 #include <limits>
-#include <vector>
-
-#include "doctest/doctest.h"
 
 using namespace tandem::tensor;
 
