@@ -64,6 +64,7 @@ Result<Tokenizer> Tokenizer::from_parts(const TokenizerParts& parts) {
   raw.add_bos = parts.add_bos.value_or(adds_bos_by_default(parts));
   raw.add_eos = parts.add_eos.value_or(parts.kind == "t5");
   raw.add_space_prefix = parts.add_space_prefix;
+  raw.remove_extra_whitespaces = parts.remove_extra_whitespaces;
   raw.charsmap = raw_str(parts.charsmap);
   OutText error;
   tt_tokenizer* handle = tt_tokenizer_from_parts(&raw, error.out());

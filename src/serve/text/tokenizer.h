@@ -36,6 +36,7 @@ struct TokenizerParts {
   std::optional<bool> add_bos;      // absent: what models of that kind expect
   std::optional<bool> add_eos;
   bool add_space_prefix = true;     // "gpt2" has none
+  bool remove_extra_whitespaces = false;  // for "t5"
   std::string charsmap;             // .precompiled_charsmap, bytes; for "t5", may be empty
 };
 

@@ -20,6 +20,7 @@ pub struct TtParts {
     add_bos: bool,
     add_eos: bool,
     add_space_prefix: bool,
+    remove_extra_whitespaces: bool,
     charsmap: TtStr,
 }
 
@@ -100,6 +101,7 @@ pub unsafe extern "C" fn tt_tokenizer_from_parts(p: *const TtParts, error: *mut 
             add_bos: p.add_bos,
             add_eos: p.add_eos,
             add_space_prefix: p.add_space_prefix,
+            remove_extra_whitespaces: p.remove_extra_whitespaces,
             charsmap: p.charsmap.bytes().to_vec(),
         };
         Ok(boxed(TtTokenizer(Arc::new(Tokenizer::from_parts(parts)?))))

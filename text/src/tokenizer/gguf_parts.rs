@@ -1,9 +1,9 @@
 //! A tokenizer from what a GGUF file's metadata says of it (`tokenizer.ggml.*`).
 
-use super::spelling::{base64, Spelling, SPACE_MARK};
+use super::spelling::{base64, unspellable, Spelling, SPACE_MARK};
 use super::{bos_eos_processor, from_value, Blueprint, Tokenizer};
 use crate::{pretokenizer, Result};
-use serde_json::json;
+use serde_json::{json, Value};
 use tokenizers::models::bpe::BpeBuilder;
 use tokenizers::models::unigram::Unigram;
 use tokenizers::models::ModelWrapper;
@@ -26,12 +26,14 @@ pub struct Parts {
     pub add_bos: bool,
     pub add_eos: bool,
     pub add_space_prefix: bool,
+    pub remove_extra_whitespaces: bool, // "t5" only
     pub charsmap: Vec<u8>, // SentencePiece normalizer tables, may be empty
 }
 
 type Vocab = ahash::AHashMap<String, u32>;
 
 // Token types of the format.
+const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
@@ -55,7 +57,7 @@ struct Pipeline {
 
 impl Parts {
     fn type_of(&self, i: usize) -> i32 {
-        self.types.get(i).copied().unwrap_or(1)
+        self.types.get(i).copied().unwrap_or(NORMAL)
     }
 
     fn token(&self, id: Option<u32>) -> Option<(u32, &str)> {
@@ -138,41 +140,46 @@ impl Parts {
             b = b.unk_token(text.into());
         }
         let model = b.build().map_err(|e| format!("BPE model: {e}"))?;
-        let mut steps = vec![];
-        if self.add_space_prefix {
-            steps.push(json!({"type": "Prepend", "prepend": "▁"}));
-        }
-        steps.push(json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"}));
         Ok(Pipeline {
             model: ModelWrapper::BPE(model),
-            normalizer: from_value(json!({"type": "Sequence", "normalizers": steps}))?,
+            normalizer: from_value(json!({"type": "Sequence", "normalizers": self.space_marks()}))?,
             pre_tokenizer: None,
             spelling: Spelling::SentencePiece,
         })
     }
 
     fn unigram(&self) -> Result<Pipeline> {
-        // Unigram would match a control piece in typed text; give those pieces a name that no text
-        // has. Their ids stay, since Unigram numbers the pieces by position.
         let pieces = self.tokens.iter().enumerate().map(|(i, t)| match self.type_of(i) {
-            1 | UNKNOWN | BYTE => (t.clone(), self.scores[i] as f64),
-            _ => (format!("\u{10FFFF}{i}"), self.scores[i] as f64),
+            NORMAL | BYTE => (t.clone(), self.scores[i] as f64),
+            _ => (unspellable(i), self.scores[i] as f64),
         });
         let model = Unigram::from(pieces.collect(), self.unk.map(|u| u as usize), self.types.contains(&BYTE))
             .map_err(|e| format!("Unigram model: {e}"))?;
-        let normalizer = if self.charsmap.is_empty() {
-            json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-        } else {
-            json!({"type": "Precompiled", "precompiled_charsmap": base64(&self.charsmap)})
-        };
-        let scheme = if self.add_space_prefix { "always" } else { "never" };
+        let mut steps = vec![];
+        if !self.charsmap.is_empty() {
+            steps.push(json!({"type": "Precompiled", "precompiled_charsmap": base64(&self.charsmap)}));
+        }
+        if self.remove_extra_whitespaces {
+            steps.push(json!({"type": "Strip", "strip_left": true, "strip_right": true}));
+            steps.push(json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}));
+        }
+        steps.extend(self.space_marks());
         Ok(Pipeline {
             model: ModelWrapper::Unigram(model),
-            normalizer: from_value(normalizer)?,
-            pre_tokenizer: from_value(json!({"type": "Metaspace", "replacement": "▁",
-                                             "prepend_scheme": scheme, "split": true}))?,
+            normalizer: from_value(json!({"type": "Sequence", "normalizers": steps}))?,
+            pre_tokenizer: None,
             spelling: Spelling::SentencePiece,
         })
+    }
+
+    /// A space prefix where the model wants one, and the mark for every space.
+    fn space_marks(&self) -> Vec<Value> {
+        let mut steps = vec![];
+        if self.add_space_prefix {
+            steps.push(json!({"type": "Prepend", "prepend": "▁"}));
+        }
+        steps.push(json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"}));
+        steps
     }
 }
 
@@ -189,6 +196,10 @@ impl Tokenizer {
         let bos = p.token(p.bos).filter(|_| p.add_bos);
         let eos = p.token(p.eos).filter(|_| p.add_eos);
         let post_processor = bos_eos_processor(bos, eos)?;
+        let unk = p.token(p.unk).map(|(id, text)| match p.kind.as_str() {
+            "t5" => (id, unspellable(id as usize)),
+            _ => (id, text.to_string()),
+        });
         Blueprint {
             model: pipeline.model,
             normalizer: pipeline.normalizer,
@@ -200,6 +211,7 @@ impl Tokenizer {
             drop_first_space: p.kind != "gpt2" && p.add_space_prefix,
             bos: p.bos,
             eos: p.eos,
+            unk,
             vocab: p.tokens.into_iter().enumerate().map(|(i, t)| (i as u32, t)).collect(),
         }
         .build()
@@ -223,12 +235,12 @@ fn merges_from_scores(
     let mut all: Vec<(f32, usize, usize, u32, u32, &str)> = Vec::new();
     let mut pieces: Vec<(&String, u32)> = vocab
         .iter()
-        .filter(|(_, id)| types.get(**id as usize).copied().unwrap_or(1) != BYTE)
+        .filter(|(_, id)| types.get(**id as usize).copied().unwrap_or(NORMAL) != BYTE)
         .map(|(t, id)| (t, *id))
         .collect();
     pieces.sort_by_key(|p| p.1);
     let is_piece = |s: &str| {
-        vocab.get(s).copied().filter(|id| types.get(*id as usize).copied().unwrap_or(1) != BYTE)
+        vocab.get(s).copied().filter(|id| types.get(*id as usize).copied().unwrap_or(NORMAL) != BYTE)
     };
     for (piece, id) in pieces {
         for (at, _) in piece.char_indices().skip(1) {

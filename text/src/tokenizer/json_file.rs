@@ -1,12 +1,13 @@
 //! A tokenizer from a Hugging Face `tokenizer.json` and `tokenizer_config.json`.
 
-use super::spelling::Spelling;
-use super::{bos_eos_processor, Blueprint, Tokenizer};
+use super::spelling::{unspellable, Spelling};
+use super::{bos_eos_processor, is_control_token, Blueprint, Tokenizer};
 use crate::Result;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::Value;
 use tokenizers::models::bpe::BpeBuilder;
+use tokenizers::models::unigram::Unigram;
 use tokenizers::models::ModelWrapper;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
@@ -76,7 +77,32 @@ impl<'de> Deserialize<'de> for Merge {
     }
 }
 
-fn read_model(json: &str) -> Result<ModelWrapper> {
+/// The model, and what it takes for unknown text: id and name.
+type ModelAndUnknown = (ModelWrapper, Option<(u32, String)>);
+
+#[derive(Deserialize)]
+struct UnigramFile {
+    unk_id: Option<usize>,
+    vocab: Vec<(String, f64)>,
+    #[serde(default)]
+    byte_fallback: bool,
+}
+
+/// Unigram would match a control piece in typed text. Its definition (SentencePiece) never does, so
+/// those pieces and the unknown one get a name that no text has.
+fn read_unigram(json: &str, controls: &[u32]) -> Result<ModelAndUnknown> {
+    let f: UnigramFile = serde_json::from_str(json).map_err(|e| e.to_string())?;
+    let mut vocab = f.vocab;
+    for i in controls.iter().map(|id| *id as usize).chain(f.unk_id) {
+        if let Some(piece) = vocab.get_mut(i) {
+            piece.0 = unspellable(i);
+        }
+    }
+    let model = Unigram::from(vocab, f.unk_id, f.byte_fallback).map_err(|e| e.to_string())?;
+    Ok((ModelWrapper::Unigram(model), f.unk_id.map(|i| (i as u32, unspellable(i)))))
+}
+
+fn read_model(json: &str, controls: &[u32]) -> Result<ModelAndUnknown> {
     #[derive(Deserialize)]
     struct Kind {
         #[serde(rename = "type")]
@@ -84,8 +110,10 @@ fn read_model(json: &str) -> Result<ModelWrapper> {
     }
     let fail = |e: &dyn std::fmt::Display| format!("tokenizer.json: model: {e}");
     let kind: Kind = serde_json::from_str(json).map_err(|e| fail(&e))?;
-    if kind.kind.as_deref() != Some("BPE") {
-        return serde_json::from_str(json).map_err(|e| fail(&e));
+    match kind.kind.as_deref() {
+        Some("BPE") => {}
+        Some("Unigram") => return read_unigram(json, controls).map_err(|e| fail(&e)),
+        other => return Err(fail(&format!("kind {other:?} is not supported"))),
     }
     let f: BpeFile = serde_json::from_str(json).map_err(|e| fail(&e))?;
     let mut b = BpeBuilder::new()
@@ -93,8 +121,8 @@ fn read_model(json: &str) -> Result<ModelWrapper> {
         .fuse_unk(f.fuse_unk)
         .byte_fallback(f.byte_fallback)
         .ignore_merges(f.ignore_merges);
-    if let Some(u) = f.unk_token {
-        b = b.unk_token(u);
+    if let Some(u) = &f.unk_token {
+        b = b.unk_token(u.clone());
     }
     if let Some(p) = f.continuing_subword_prefix {
         b = b.continuing_subword_prefix(p);
@@ -102,7 +130,9 @@ fn read_model(json: &str) -> Result<ModelWrapper> {
     if let Some(s) = f.end_of_word_suffix {
         b = b.end_of_word_suffix(s);
     }
-    b.build().map(ModelWrapper::BPE).map_err(|e| fail(&e))
+    let model = b.build().map_err(|e| fail(&e))?;
+    let unk = f.unk_token.and_then(|u| Some((model.token_to_id(&u)?, u)));
+    Ok((ModelWrapper::BPE(model), unk))
 }
 
 /// What matters of a `tokenizer_config.json`. `clean_up_tokenization_spaces` does not: it would
@@ -166,9 +196,10 @@ impl Tokenizer {
         let drop_first_space = spelling == Spelling::SentencePiece
             && (decoder.contains("\"Strip\"")
                 || (decoder.contains("\"Metaspace\"") && !decoder.contains("\"never\"")));
-        let model = read_model(file.model.get())?;
-        let vocab: Vec<(u32, String)> = model.get_vocab().into_iter().map(|(t, id)| (id, t)).collect();
         let added: Vec<(u32, AddedToken)> = file.added_tokens.into_iter().map(|a| (a.id, a.token)).collect();
+        let controls: Vec<u32> = added.iter().filter(|a| is_control_token(&a.1)).map(|a| a.0).collect();
+        let (model, unk) = read_model(file.model.get(), &controls)?;
+        let vocab: Vec<(u32, String)> = model.get_vocab().into_iter().map(|(t, id)| (id, t)).collect();
 
         let id_of = |text: &str| -> Option<(u32, String)> {
             let known = added.iter().find(|a| a.1.content == text).map(|a| a.0);
@@ -197,6 +228,7 @@ impl Tokenizer {
             drop_first_space,
             bos: bos.map(|b| b.0),
             eos: eos.map(|e| e.0),
+            unk,
         }
         .build()
     }

@@ -71,6 +71,8 @@ struct Blueprint {
     drop_first_space: bool,
     bos: Option<u32>,
     eos: Option<u32>,
+    /// What stands for the unknown, and the text that the model reads as it.
+    unk: Option<(u32, String)>,
 }
 
 const MAX_TOKENS: usize = 4_000_000;
@@ -134,7 +136,7 @@ impl Blueprint {
         let control_texts =
             self.added.iter().filter(|a| is_control_token(&a.1)).map(|a| a.1.content.clone()).collect();
         let added_ids = self.added.iter().map(|(id, t)| (t.content.clone(), *id)).collect();
-        let core = Arc::new(Core { model: self.model, added_ids, attrs });
+        let core = Arc::new(Core { model: self.model, added_ids, attrs, unk: self.unk });
 
         let all: Vec<AddedToken> = self.added.iter().map(|a| a.1.clone()).collect();
         let harmless: Vec<AddedToken> =

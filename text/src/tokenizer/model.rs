@@ -45,6 +45,7 @@ pub struct Core {
     /// Ids of the added tokens as the file states them (the model may not know them at all).
     pub added_ids: HashMap<String, u32>,
     pub attrs: Vec<u8>,
+    pub unk: Option<(u32, String)>,
 }
 
 pub const CONTROL: u8 = 1; // must never come from typed text
@@ -61,9 +62,9 @@ impl Model for SharedModel {
 
     fn tokenize(&self, text: &str) -> tokenizers::Result<Vec<Token>> {
         let tokens = self.core.model.tokenize(text)?;
-        if self.typed_text && tokens.iter().any(|t| self.core.is(t.id, CONTROL)) {
-            // The model itself knows the control token (Unigram pieces, ignore_merges). Cut the
-            // text into characters: none of those can spell it.
+        if self.typed_text && tokens.iter().any(|t| self.core.is_spelled_control(t, text)) {
+            // The model itself knows the control token (ignore_merges). Cut the text into
+            // characters: none of those can spell it.
             let mut out = Vec::new();
             for (at, c) in text.char_indices() {
                 let end = at + c.len_utf8();
@@ -97,6 +98,15 @@ impl Model for SharedModel {
 }
 
 impl Core {
+    /// Whether a control token came out because the text spells it. The unknown token stands for
+    /// what the vocabulary lacks, and may come out of any text but its own name.
+    fn is_spelled_control(&self, t: &Token, text: &str) -> bool {
+        let is_unknown = self.unk.as_ref().is_some_and(|(id, name)| {
+            *id == t.id && text.get(t.offsets.0..t.offsets.1) != Some(name.as_str())
+        });
+        self.is(t.id, CONTROL) && !is_unknown
+    }
+
     pub fn is(&self, id: u32, attr: u8) -> bool {
         self.attrs.get(id as usize).is_some_and(|a| a & attr != 0)
     }

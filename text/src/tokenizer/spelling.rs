@@ -4,6 +4,12 @@ use std::collections::HashMap;
 
 pub const SPACE_MARK: char = '▁'; // SentencePiece writes a space so
 
+/// A name that no text has, for a piece that typed text must not match. Unigram numbers its pieces by
+/// position, so a piece keeps its id under any name.
+pub fn unspellable(id: usize) -> String {
+    format!("\u{10FFFF}{id}")
+}
+
 /// How the vocabulary writes bytes.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Spelling {
