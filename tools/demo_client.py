@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""demo_client.py PROGRAM MODEL [QUESTION] : starts `PROGRAM serve MODEL` on a free port of 127.0.0.1, asks one question over
-the API with streaming, prints the answer as it comes, then what was measured at the client, and stops the server."""
+"""demo_client.py PROGRAM MODEL [QUESTION] : starts `PROGRAM serve MODEL` on a free port of 127.0.0.1, asks one
+question over the API with streaming, prints the answer as it comes, then what was measured at the client, and stops
+the server."""
 import http.client, json, signal, socket, subprocess, sys, tempfile, time
 
 QUESTION = "What is the capital of France? Answer in one sentence."
@@ -42,8 +43,8 @@ def events(response):
 
 
 def ask(port, model, question):
-    body = {"model": model, "stream": True, "stream_options": {"include_usage": True}, "temperature": 0, "max_tokens": 128,
-            "messages": [{"role": "user", "content": question}]}
+    body = {"model": model, "stream": True, "stream_options": {"include_usage": True}, "temperature": 0,
+            "max_tokens": 128, "messages": [{"role": "user", "content": question}]}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_TIMEOUT_S)
     start = time.monotonic()
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
@@ -79,7 +80,8 @@ def main(program, model, question=QUESTION):
         num_tokens, ttft_s, decode_s = ask(port, model, question)
         tpot_s = decode_s / max(num_tokens - 1, 1)
         rate = f"{1 / tpot_s:.1f} tokens/s" if tpot_s > 0 else "one token"
-        print(f"\nTTFT {ttft_s * 1e3:.0f} ms, TPOT {tpot_s * 1e3:.1f} ms, {rate}, {num_tokens} tokens (measured at the client)")
+        print(f"\nTTFT {ttft_s * 1e3:.0f} ms, TPOT {tpot_s * 1e3:.1f} ms, {rate}, {num_tokens} tokens "
+              "(measured at the client)")
     except (RuntimeError, OSError, ValueError, KeyError) as error:
         log.seek(0)
         sys.stderr.write(log.read().decode(errors="replace"))

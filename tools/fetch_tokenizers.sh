@@ -1,6 +1,6 @@
 #!/bin/bash
-# tools/fetch_tokenizers.sh : puts the tokenizers of llama3.1 and qwen3, which tests compare with and whose licences keep
-# them out of the tree, into build/tokenizers/NAME. Does nothing when they are there.
+# tools/fetch_tokenizers.sh : puts the tokenizers of llama3.1 and qwen3, which tests compare with and whose licences
+# keep them out of the tree, into build/tokenizers/NAME. Does nothing when they are there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=3.7.2

@@ -1,8 +1,8 @@
 #!/bin/bash
-# fresh_machine.sh REPO 'COMMAND' ['OFFLINE COMMAND'] : runs COMMAND on a copy of REPO (what git tracks, and new files that
-# it does not ignore) in a new minimal Debian 12 chroot, then OFFLINE COMMAND there with nothing but a loopback network.
-# Proves that set-up installs all that is needed, and that the tests fetch nothing. Exit: the command's status, or 77 where
-# a chroot cannot be made.
+# fresh_machine.sh REPO 'COMMAND' ['OFFLINE COMMAND'] : runs COMMAND on a copy of REPO (what git tracks, and new files
+# that it does not ignore) in a new minimal Debian 12 chroot, then OFFLINE COMMAND there with only a loopback network.
+# Proves that set-up installs all that is needed, and that the tests fetch nothing. Exit: the command's status, or 77
+# where a chroot cannot be made.
 #   FRESH_CACHE=dir   where the base system (200 MB, rebuilt weekly) and the chroot are put; default build/fresh
 #   FRESH_KEEP=1      keeps the chroot for a look
 set -euo pipefail
@@ -55,8 +55,12 @@ printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"  # packages start n
 chmod 755 "$root/usr/sbin/policy-rc.d"
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
 # What this host needs to reach its registries (certificates, pip's settings), not what the project needs.
-ca=/etc/fresh-ca.crt
-[ ! -s /etc/ssl/certs/ca-certificates.crt ] || cp -L /etc/ssl/certs/ca-certificates.crt "$root$ca"
+ca=
+if [ -s /etc/ssl/certs/ca-certificates.crt ]; then
+  crt=/etc/fresh-ca.crt
+  cp -L /etc/ssl/certs/ca-certificates.crt "$root$crt"
+  for name in SSL_CERT_FILE PIP_CERT CURL_CA_BUNDLE NODE_EXTRA_CA_CERTS CARGO_HTTP_CAINFO; do ca+=" $name=$crt"; done
+fi
 [ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$root/etc/"
 mkdir -p "$root/src"
 (cd "$repo" && git ls-files -z -co --exclude-standard |
@@ -76,7 +80,7 @@ enter() {
     ip link set lo up 2>/dev/null
     exec chroot "$root" env -i HOME=/root USER=root LANG=C.UTF-8 CI=true DEBIAN_FRONTEND=noninteractive \
       PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-      SSL_CERT_FILE=$ca PIP_CERT=$ca CURL_CA_BUNDLE=$ca NODE_EXTRA_CA_CERTS=$ca CARGO_HTTP_CAINFO=$ca \
+      $ca \
       bash -c "cd /src && $command"' _ "$root" "$1" "$ca" </dev/null
 }
 

@@ -8,10 +8,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ID=unknown PRETTY_NAME="an unknown system"
 [ ! -r /etc/os-release ] || . /etc/os-release
 
-# "Debian name:Ubuntu name" where they differ. Chosen by /etc/os-release: a new machine has no package lists to ask yet.
+# "Debian name:Ubuntu name" where they differ. Chosen by /etc/os-release: a new machine has no package lists yet.
 build=(g++ cmake ninja-build pkg-config ccache git ca-certificates procps xz-utils
-  libboost1.81-dev:libboost1.83-dev libsimdjson-dev libfmt-dev libcli11-dev libtomlplusplus-dev doctest-dev libxxhash-dev
-  libcurl4-openssl-dev libssl-dev python3 python3-pip)
+  libboost1.81-dev:libboost1.83-dev libsimdjson-dev libfmt-dev libcli11-dev libtomlplusplus-dev doctest-dev
+  libxxhash-dev libcurl4-openssl-dev libssl-dev python3 python3-pip)
 tests=(python3-venv libsimde-dev clang-19 libclang-rt-19-dev)
 dev=(clang-format-19 clang-tidy-19)
 case $stage in
@@ -46,7 +46,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then as_root=(sudo -n)
   elif command -v sudo >/dev/null && [ -t 0 ]; then as_root=(sudo)
   else
-    echo "setup: packages are missing, and this user can neither be root nor use sudo. An administrator can run:" >&2
+    echo "setup: packages are missing, and this user cannot use sudo. An administrator can run:" >&2
     echo "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
     exit 77
   fi
@@ -65,7 +65,8 @@ fi
 if [ "$stage" != build ]; then
   venv=build/venv
   # A venv is tied to its path: one that came with a copied tree is made anew.
-  "$venv/bin/python" -c "import sys; sys.exit(sys.prefix != '$PWD/$venv')" 2>/dev/null || python3 -m venv --clear "$venv"
+  "$venv/bin/python" -c "import sys; sys.exit(sys.prefix != '$PWD/$venv')" 2>/dev/null ||
+    python3 -m venv --clear "$venv"
   if ! cmp -s tools/requirements.txt "$venv/requirements.done"; then
     "$venv/bin/python" -m pip install -q --disable-pip-version-check -r tools/requirements.txt
     cp tools/requirements.txt "$venv/requirements.done"

@@ -16,12 +16,14 @@ BANNED_HEADERS = {"regex": "slow to compile and to run", "iostream": "use base/l
 # Joined here so that this file does not contain them: folders of one machine, hosts of package registries.
 MACHINE_PATHS = ["/" + name for name in ("work/", "tmp/team", "root/")]
 REGISTRY_HOSTS = [".".join(parts) for parts in (
-    ("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"), ("crates", "io"), ("deb", "debian", "org"))]
+    ("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"), ("crates", "io"),
+    ("deb", "debian", "org"))]
 TYPE = re.compile(r"^\s*(?:template\s*<[^{;]*>\s*)?(?:class|struct|union|enum(?:\s+(?:class|struct))?)\s+"
                   r"(?:TANDEM_\w+\([^)]*\)+\s*|\[\[\w+\]\]\s*)?([A-Z]\w*)|^\s*using\s+([A-Z]\w*)\s*=", re.M)
 NOT_CODE = re.compile(r'(?<=[0-9a-fA-F])\'(?=[0-9a-fA-F])|//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"'
                       r'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:\\\n|[^\n])*', re.S | re.M)
-NOT_A_FUNCTION = re.compile(r"^(?:if|for|while|switch|else|do|catch|try|return|namespace|class|struct|enum|union)\b|=\s*$|\]\s*\(")
+NOT_A_FUNCTION = re.compile(r"^(?:if|for|while|switch|else|do|catch|try|return|namespace|class|struct|enum|union)\b"
+                            r"|=\s*$|\]\s*\(")
 FUNCTION_NAME = re.compile(r"([\w:~]+|operator\s*\S+?)\s*\(")
 LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 
@@ -75,7 +77,9 @@ def check_sizes(path, text):
         for name, length in functions(text):
             if name not in ("TEST_CASE", "SUBCASE", "TEST_CASE_FIXTURE"):
                 longest[name] = max(length, longest.get(name, 0))
-        yield from ((name, length, MAX_FUNCTION_LINES) for name, length in longest.items() if length > MAX_FUNCTION_LINES)
+        for name, length in longest.items():
+            if length > MAX_FUNCTION_LINES:
+                yield name, length, MAX_FUNCTION_LINES
 
 
 def check_names(path, text):

@@ -17,7 +17,8 @@ class Functions(unittest.TestCase):
         self.assertEqual(tidy.functions(source), [("f", 6)])
 
     def test_braces_in_strings_comments_and_macros_do_not_count(self):
-        source = '#define X {\\\n {\nvoid f() {\n  g("{", \'{\', R"(}})");  // }\n  /* } */ int n = 1\'000;\n}\nint h() { return 1; }\n'
+        source = ('#define X {\\\n {\nvoid f() {\n  g("{", \'{\', R"(}})");  // }\n'
+                  "  /* } */ int n = 1'000;\n}\nint h() { return 1; }\n")
         self.assertEqual(tidy.functions(source), [("f", 4), ("h", 1)])
 
     def test_types_initialisers_and_constructors(self):
@@ -49,7 +50,7 @@ class Text(unittest.TestCase):
         self.assertTrue(self.faults("a.cc", "#include <regex>\n"))
         self.assertTrue(self.faults("a.md", "see /" + "work/main"))
         self.assertTrue(self.faults("a.sh", "https://pypi" + ".org/simple"))
-        self.assertEqual(self.faults("a.cc", '#include <string>\nauto p = "net' + '/work/x";\n'), [])
+        self.assertEqual(self.faults("a.cc", '#include <string>\nauto p = "net/' + 'work/x";\n'), [])
 
     def test_dead_links(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +84,8 @@ class Counts(unittest.TestCase):
         return count_tests.count_case(xml.fromstring(f'<testcase name="t" status="{status}">{inner}</testcase>'))
 
     def test_doctest_cases_and_skip_lines(self):
-        output = "<system-out>SKIP a: no AVX\n[doctest] test cases:  7 |  7 passed | 0 failed | 0 skipped\n</system-out>"
+        output = ("<system-out>SKIP a: no AVX\n[doctest] test cases:  7 |  7 passed | 0 failed | 0 skipped\n"
+                  "</system-out>")
         self.assertEqual(self.count(output), (6, 0, [("a", "no AVX")]))
         output = "<system-out>[doctest] test cases:  7 |  5 passed | 2 failed |</system-out>"
         self.assertEqual(self.count(output, "fail"), (5, 2, []))

@@ -1,0 +1,59 @@
+#pragma once
+// http_get: one GET over http or https, redirects followed. The library (libcurl) stays in http_get.cc.
+//
+// Blocks the calling thread; any number of threads at once. A bearer token goes only to the scheme, host and port of
+// the first URL: once a redirect has led elsewhere it is not sent again. https never falls back to http.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace tandem::fetch {
+
+struct HttpGet {
+  std::string url;
+  std::string bearer_token;  // empty: none
+  uint64_t first_byte = 0;   // > 0: asks for the rest from here, given that the entity tag is still `if_range`
+  std::string if_range;      // a strong entity tag
+  int connect_timeout_s = 30;
+  int stall_timeout_s = 30;  // ends a transfer in which not one byte a second came for so long
+  int max_redirects = 5;
+};
+
+struct HttpHead {
+  int status = 0;
+  std::string entity_tag;                    // as sent, with its quotes
+  std::optional<uint64_t> content_length;    // of this reply's body
+  std::optional<uint64_t> range_first_byte;  // of Content-Range
+  std::optional<uint64_t> range_total_bytes;
+  std::optional<int64_t> retry_after_s;
+};
+
+// Why a transfer that began well, or never began, can be tried again.
+struct HttpFailure {
+  Error error;
+  bool is_retriable;
+};
+
+struct HttpReply {
+  HttpHead head;
+  std::string error_text;              // the first bytes of the body of any reply that is not 2xx
+  std::optional<HttpFailure> failure;  // the line broke, stalled or was never there, or the sink refused
+};
+
+// Gets each piece of a 2xx body. An Error ends the transfer.
+using HttpSink = std::function<Status(const HttpHead& head, std::string_view bytes)>;
+
+HttpReply http_get(const HttpGet& request, const HttpSink& sink);
+
+// The Error for a reply that is not 2xx.
+Error http_status_error(const std::string& url, const HttpReply& reply);
+
+// The URL without user, password, query and fragment, which can hold secrets: for messages.
+std::string printable_url(std::string_view url);
+
+}  // namespace tandem::fetch
