@@ -1,5 +1,7 @@
 #include "compute/kernels/linear.h"
 
+#include <doctest/doctest.h>
+
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -12,7 +14,6 @@
 #include "compute/kernels/linear_samples.h"
 #include "compute/kernels/pack_weights.h"
 #include "compute/tensor/float16.h"
-#include "doctest/doctest.h"
 
 using namespace tandem;
 using namespace tandem::kernels;
