@@ -5,14 +5,13 @@
 #include <boost/beast/http.hpp>
 #include <charconv>
 #include <chrono>
-#include <ctime>
 #include <set>
 #include <thread>
 
 #include "base/check.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/thread_safety.h"
+#include "net/http/http_text.h"
 
 namespace tandem::http {
 namespace {
@@ -67,45 +66,6 @@ struct Shared {
     return num_connections;
   }
 };
-
-std::string default_error_body(int status, std::string_view message) {
-  JsonWriter json;
-  json.begin_object().key("error").begin_object().key("message").string(message).key("code").integer(status);
-  return json.end_object().end_object().take();
-}
-
-std::string http_date() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[40];
-  return std::string(text, std::strftime(text, sizeof(text), "%a, %d %b %Y %H:%M:%S GMT", &parts));
-}
-
-std::string percent_decoded(std::string_view text) {
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-  };
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0) {
-      out.push_back(static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2])));
-      i += 2;
-    } else {
-      out.push_back(text[i]);
-    }
-  }
-  return out;
-}
-
-// Headers that come from elsewhere cannot start a new line.
-void append_header(std::string& out, std::string_view name, std::string_view value) {
-  out.append(name).append(": ");
-  for (char c : value) out.push_back(static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? '?' : c);
-  out.append("\r\n");
-}
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
@@ -186,29 +146,23 @@ class Exchange final : public ResponseWriter {
   }
 
   void send(int status, Headers headers, std::string body) override {
-    run([connection = connection_, id = id_, status, headers = std::move(headers), body = std::move(body)] {
-      connection->send(id, status, headers, body);
-    });
+    call(&Connection::send, status, std::move(headers), std::move(body));
   }
   void begin_stream(int status, Headers headers, StreamIdle idle) override {
-    run([connection = connection_, id = id_, status, headers = std::move(headers), idle = std::move(idle)] {
-      connection->begin_stream(id, status, headers, idle);
-    });
+    call(&Connection::begin_stream, status, std::move(headers), std::move(idle));
   }
-  void write(std::string chunk) override {
-    run([connection = connection_, id = id_, chunk = std::move(chunk)] { connection->write(id, chunk); });
-  }
-  void end() override {
-    run([connection = connection_, id = id_] { connection->end(id); });
-  }
-  void on_disconnect(std::function<void()> callback) override {
-    run([connection = connection_, id = id_, callback = std::move(callback)] {
-      connection->on_disconnect(id, callback);
-    });
-  }
+  void write(std::string chunk) override { call(&Connection::write, std::move(chunk)); }
+  void end() override { call(&Connection::end); }
+  void on_disconnect(std::function<void()> callback) override { call(&Connection::on_disconnect, std::move(callback)); }
   void post(std::function<void()> task) override { run(std::move(task)); }
 
  private:
+  template <class Method, class... Args>
+  void call(Method method, Args... args) {
+    run([connection = connection_, id = id_, method, ... args = std::move(args)] {
+      (connection.get()->*method)(id, args...);
+    });
+  }
   template <class Task>
   void run(Task task) {
     if (connection_->io().is_here()) task();

@@ -1,0 +1,304 @@
+#include "api/openai/openai_api.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+#include "base/check.h"
+
+
+namespace tandem::openai {
+namespace {
+
+constexpr size_t kMaxRequestIdBytes = 128;
+
+uint64_t random_u64() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+// splitmix64: neighbouring numbers give unrelated ones.
+uint64_t mixed(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+// Takes as long for every wrong key of one length.
+bool is_same_key(std::string_view given, std::string_view known) {
+  if (given.size() != known.size()) return false;
+  unsigned char difference = 0;
+  for (size_t i = 0; i < given.size(); ++i) difference |= static_cast<unsigned char>(given[i] ^ known[i]);
+  return difference == 0;
+}
+
+std::string_view given_key(const http::HttpRequest& request) {
+  constexpr std::string_view kBearer = "bearer ";
+  const std::string_view header = request.header("Authorization");
+  const bool is_bearer = header.size() > kBearer.size() &&
+                         std::equal(kBearer.begin(), kBearer.end(), header.begin(),
+                                    [](char want, char got) { return want == (got | 0x20); });
+  return is_bearer ? header.substr(kBearer.size()) : request.header("X-Api-Key");
+}
+
+// What a client calls its request is logged and sent back, so it has to be short and plain.
+std::string client_request_id(std::string_view given) {
+  std::string id(given.substr(0, kMaxRequestIdBytes));
+  for (char& c : id) {
+    if (c < 0x21 || c > 0x7E) c = '_';
+  }
+  return id;
+}
+
+ApiConfig checked(ApiConfig config) {
+  TANDEM_CHECK(!config.served_names.empty());
+  return config;
+}
+
+}  // namespace
+
+struct OpenAiApi::Call {
+  http::HttpRequest request;
+  std::shared_ptr<http::ResponseWriter> writer;
+  std::string endpoint;
+  std::string id;          // unique
+  std::string request_id;  // the client's, else ours
+  std::string tenant;
+  std::shared_ptr<void> ticket;
+  int64_t arrival_ns = 0;
+};
+
+OpenAiApi::OpenAiApi(engine::Generator& generator, const text::TextModel& model, ApiConfig config,
+                     MetricRegistry& registry, const Clock& clock)
+    : generator_(generator),
+      model_(model),
+      config_(checked(std::move(config))),
+      clock_(clock),
+      limits_{generator.limits().vocab_size, std::min(config_.max_logprobs, generator.limits().max_logprobs),
+              generator.limits().max_choices},
+      prompt_text_(model, generator.limits().max_model_len, config_.parse_special),
+      metrics_(registry, config_.served_names[0], generator.limits().max_model_len),
+      router_([](int status, std::string_view message) { return error_json(status, message); }),
+      created_(std::time(nullptr)),
+      id_base_(random_u64()),
+      worker_(config_.worker_queue_limit) {
+  for (const ApiKey& key : config_.keys) {
+    tenants_.push_back(std::make_unique<Tenant>());
+    tenants_.back()->key = key;
+  }
+  add_routes();
+}
+
+void OpenAiApi::add_routes() {
+  const auto add = [this](const char* method, const char* path, auto action) {
+    std::string endpoint = path;
+    if (endpoint.back() == '*') endpoint += "id";
+    router_.add(method, path, [this, action, endpoint](http::HttpRequest request, auto writer) {
+      const auto call = make_call(std::move(request), std::move(writer));
+      call->endpoint = endpoint;
+      if (admit(*call)) action(call);
+    });
+  };
+  using CallPointer = std::shared_ptr<Call>;
+  add("POST", "/v1/chat/completions", [this](const CallPointer& call) { generate(call, true); });
+  add("POST", "/v1/completions", [this](const CallPointer& call) { generate(call, false); });
+  add("POST", "/tokenize", [this](const CallPointer& call) { on_worker(call, [this, call] { tokenize(*call); }); });
+  add("POST", "/detokenize", [this](const CallPointer& call) { on_worker(call, [this, call] { detokenize(*call); }); });
+  add("GET", "/v1/models", [this](const CallPointer& call) { list_models(*call); });
+  add("GET", "/v1/models/*", [this](const CallPointer& call) { show_model(*call); });
+  add("GET", "/load", [this](const CallPointer& call) {
+    const engine::GeneratorLoad load = generator_.load();
+    JsonWriter json;
+    json.begin_object().key("server_load").unsigned_integer(uint64_t{load.num_running} + load.num_waiting);
+    answer(*call, json.end_object().take());
+  });
+}
+
+void OpenAiApi::handle(http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer) {
+  router_(std::move(request), std::move(writer));
+}
+
+std::shared_ptr<OpenAiApi::Call> OpenAiApi::make_call(http::HttpRequest request,
+                                                      std::shared_ptr<http::ResponseWriter> writer) const {
+  auto call = std::make_shared<Call>();
+  call->arrival_ns = clock_.now_ns();
+  call->request = std::move(request);
+  call->writer = std::move(writer);
+  call->id = fmt::format("{:016x}{:08x}", id_base_, num_ids_.fetch_add(1));
+  call->request_id = client_request_id(call->request.header("X-Request-Id"));
+  if (call->request_id.empty()) call->request_id = call->id;
+  return call;
+}
+
+// Finds who is asking and whether they may. False: refused.
+bool OpenAiApi::admit(Call& call) {
+  if (tenants_.empty()) return true;
+  const std::string_view given = given_key(call.request);
+  Tenant* tenant = nullptr;
+  for (const auto& known : tenants_) {
+    if (is_same_key(given, known->key.key)) tenant = known.get();
+  }
+  if (!tenant) {
+    const std::string_view message = given.empty() ? "an API key is needed: Authorization: Bearer KEY" : "the API key is wrong";
+    refuse(call, {401, "authentication_error", std::string(message), {}, "invalid_api_key", 0});
+    return false;
+  }
+  call.tenant = tenant->key.name;
+  const uint32_t num_running = ++tenant->num_running;
+  call.ticket = std::shared_ptr<void>(tenant, [](void* held) { --static_cast<Tenant*>(held)->num_running; });
+  if (tenant->key.max_concurrent == 0 || num_running <= tenant->key.max_concurrent) return true;
+  const std::string message = fmt::format("this API key may have {} requests under way", tenant->key.max_concurrent);
+  refuse(call, {429, "rate_limit_error", message, {}, {}, std::max(1.0, generator_.load().retry_after_s)});
+  return false;
+}
+
+void OpenAiApi::answer(Call& call, std::string json) const {
+  metrics_.count_answer(call.endpoint, 200);
+  call.writer->send(200, {{"Content-Type", "application/json"}, {"X-Request-Id", call.request_id}}, std::move(json));
+}
+
+void OpenAiApi::refuse(Call& call, const ApiError& error) const {
+  metrics_.count_answer(call.endpoint, error.status);
+  http::Headers headers = error_headers(error);
+  headers.emplace_back("X-Request-Id", call.request_id);
+  call.writer->send(error.status, std::move(headers), error_json(error));
+}
+
+std::optional<ApiError> OpenAiApi::check_model(const std::string& name) const {
+  const auto& names = config_.served_names;
+  if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) return std::nullopt;
+  return ApiError{404, "not_found_error", fmt::format("the model \"{}\" is not served here, \"{}\" is", name, names[0]),
+                  "model", "model_not_found", 0};
+}
+
+uint64_t OpenAiApi::next_seed() const {
+  if (!config_.seed) return random_u64();
+  return mixed(*config_.seed + num_seeds_.fetch_add(1));
+}
+
+void OpenAiApi::on_worker(const std::shared_ptr<Call>& call, std::function<void()> job) {
+  if (call->request.body.size() <= config_.worker_body_bytes) job();
+  else if (!worker_.try_post(std::move(job))) refuse(*call, api_error({ErrorCode::kUnavailable, "too many requests wait"}, 1));
+}
+
+void OpenAiApi::generate(const std::shared_ptr<Call>& call, bool is_chat) {
+  on_worker(call, [this, call, is_chat] { prepare(call, is_chat); });
+}
+
+void OpenAiApi::prepare(const std::shared_ptr<Call>& call, bool is_chat) {
+  ReplySetup setup;
+  if (auto error = is_chat ? prepare_chat(*call, setup) : prepare_completion(*call, setup)) {
+    refuse(*call, *error);
+    return;
+  }
+  for (const ReplyPrompt& prompt : setup.prompts) {
+    auto room = prompt_text_.room_for(prompt.ids.size(), setup.options);
+    if (ApiError* error = std::get_if<ApiError>(&room)) {
+      error->param = is_chat ? "messages" : "prompt";
+      refuse(*call, *error);
+      return;
+    }
+    setup.max_tokens.push_back(std::get<uint32_t>(room));
+  }
+  setup.endpoint = call->endpoint;
+  setup.request_id = call->request_id;
+  setup.tenant = call->tenant;
+  const std::string& model = setup.options.model;
+  setup.head = {is_chat, (is_chat ? "chatcmpl-" : "cmpl-") + call->id, std::time(nullptr),
+                model.empty() ? config_.served_names[0] : model};
+  setup.seed = setup.options.seed ? *setup.options.seed : next_seed();
+  setup.arrival_ns = call->arrival_ns;
+  setup.ticket = std::move(call->ticket);
+  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms};
+  auto reply = std::make_shared<Reply>(context, std::move(setup), call->writer);
+  call->writer->post([reply] { reply->start(); });
+}
+
+std::optional<ApiError> OpenAiApi::prepare_chat(const Call& call, ReplySetup& setup) const {
+  auto parsed = parse_chat_request(call.request.body, limits_, config_.defaults);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
+  auto& request = std::get<ChatRequest>(parsed);
+  if (auto error = check_model(request.options.model)) return error;
+  auto ids = prompt_text_.chat_ids(request.prompt, request.options);
+  if (const ApiError* error = std::get_if<ApiError>(&ids)) return *error;
+  setup.prompts.push_back({std::get<std::vector<TokenId>>(std::move(ids)), {}, {}});
+  setup.options = std::move(request.options);
+  return std::nullopt;
+}
+
+std::optional<ApiError> OpenAiApi::prepare_completion(const Call& call, ReplySetup& setup) const {
+  auto parsed = parse_completion_request(call.request.body, limits_, config_.defaults);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
+  auto& request = std::get<CompletionRequest>(parsed);
+  if (auto error = check_model(request.options.model)) return error;
+  for (size_t i = 0; i < request.prompts.size(); ++i) {
+    auto prompt = prompt_text_.completion_prompt(request, i);
+    if (const ApiError* error = std::get_if<ApiError>(&prompt)) return *error;
+    setup.prompts.push_back(std::get<ReplyPrompt>(std::move(prompt)));
+  }
+  setup.echo = request.echo;
+  setup.options = std::move(request.options);
+  return std::nullopt;
+}
+
+void OpenAiApi::tokenize(Call& call) const {
+  auto parsed = parse_tokenize_request(call.request.body);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return refuse(call, *error);
+  const auto& request = std::get<TokenizeRequest>(parsed);
+  if (auto error = check_model(request.model)) return refuse(call, *error);
+  auto ids = request.text ? prompt_text_.text_ids(*request.text, request.add_special_tokens, request.parse_special)
+                          : prompt_text_.chat_ids(request.chat, {});
+  if (const ApiError* error = std::get_if<ApiError>(&ids)) return refuse(call, *error);
+  const auto& tokens = std::get<std::vector<TokenId>>(ids);
+  JsonWriter json;
+  json.begin_object().key("count").unsigned_integer(tokens.size());
+  json.key("max_model_len").unsigned_integer(generator_.limits().max_model_len).key("tokens").begin_array();
+  for (TokenId id : tokens) json.integer(id);
+  json.end_array().key("token_strs");
+  if (request.return_token_strs) {
+    json.begin_array();
+    for (TokenId id : tokens) json.string(model_.tokenizer.token_bytes(id));
+    json.end_array();
+  } else {
+    json.null();
+  }
+  answer(call, json.end_object().take());
+}
+
+void OpenAiApi::detokenize(Call& call) const {
+  auto parsed = parse_detokenize_request(call.request.body, limits_);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return refuse(call, *error);
+  const auto& request = std::get<DetokenizeRequest>(parsed);
+  if (auto error = check_model(request.model)) return refuse(call, *error);
+  JsonWriter json;
+  json.begin_object().key("prompt").string(model_.tokenizer.decode(request.tokens, false));
+  answer(call, json.end_object().take());
+}
+
+void OpenAiApi::write_card(JsonWriter& json, const std::string& name) const {
+  json.begin_object().key("id").string(name).key("object").string("model").key("created").integer(created_);
+  json.key("owned_by").string("tandem").key("root").string(config_.served_names[0]).key("parent").null();
+  json.key("max_model_len").unsigned_integer(generator_.limits().max_model_len).end_object();
+}
+
+void OpenAiApi::list_models(Call& call) const {
+  JsonWriter json;
+  json.begin_object().key("object").string("list").key("data").begin_array();
+  for (const std::string& name : config_.served_names) write_card(json, name);
+  answer(call, json.end_array().end_object().take());
+}
+
+void OpenAiApi::show_model(Call& call) const {
+  const std::string name = call.request.path.substr(std::string_view("/v1/models/").size());
+  auto error = check_model(name);
+  if (name.empty()) error = ApiError{404, "not_found_error", "the path names no model", {}, {}, 0};
+  if (error) return refuse(call, *error);
+  JsonWriter json;
+  write_card(json, name);
+  answer(call, json.take());
+}
+
+}  // namespace tandem::openai

@@ -1,0 +1,138 @@
+#include "api/openai/prompt_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tandem::openai {
+namespace {
+
+void truncate_left(std::vector<TokenId>& ids, const GenerationOptions& options) {
+  if (!options.truncate_prompt_tokens || *options.truncate_prompt_tokens >= ids.size()) return;
+  ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(*options.truncate_prompt_tokens));
+}
+
+// What text the template sees.
+std::string template_context(const ChatPrompt& prompt, const text::TextModel& model) {
+  JsonWriter json;
+  json.begin_object();
+  // The client's variables come first: of two members with one name the later one counts, and that is ours.
+  for (const auto& [name, value] : prompt.template_variables) json.key(name).value(value);
+  json.key("messages").begin_array();
+  for (const JsonValue& message : prompt.messages) json.value(message);
+  json.end_array();
+  if (prompt.tools) json.key("tools").value(*prompt.tools);
+  if (prompt.documents) json.key("documents").value(*prompt.documents);
+  json.key("add_generation_prompt").boolean(prompt.add_generation_prompt);
+  json.key("bos_token").string(model.bos_text).key("eos_token").string(model.eos_text);
+  return json.end_object().take();
+}
+
+ApiError too_long(const std::string& num_tokens, uint32_t max_model_len) {
+  return invalid_request({},  // the caller knows the field
+                         fmt::format("the prompt has {} tokens; the model takes {}, and at least one must be left for the "
+                                     "answer", num_tokens, max_model_len),
+                         "context_length_exceeded");
+}
+
+}  // namespace
+
+PromptText::PromptText(const text::TextModel& model, uint32_t max_model_len, bool parse_special)
+    : model_(model), max_model_len_(max_model_len), parse_special_(parse_special) {
+  for (size_t id = 0; id < model.tokenizer.vocab_size(); ++id) {
+    longest_token_bytes_ = std::max(longest_token_bytes_, model.tokenizer.token_bytes(static_cast<TokenId>(id)).size());
+  }
+}
+
+// A text too long for the model whatever its tokens are is refused before the work of making them.
+std::optional<ApiError> PromptText::check_text_size(size_t size_bytes) const {
+  const size_t fewest_tokens = size_bytes / longest_token_bytes_;
+  if (fewest_tokens <= max_model_len_) return std::nullopt;
+  return too_long(fmt::format("at least {}", fewest_tokens), max_model_len_);
+}
+
+Parsed<std::vector<TokenId>> PromptText::chat_ids(const ChatPrompt& prompt, const GenerationOptions& options) const {
+  const text::ChatTemplate* chat_template = model_.template_for(prompt.tools.has_value());
+  if (!chat_template) {
+    return invalid_request("messages",
+                           "the model has no chat template; start the server with --chat-template FILE, or use "
+                           "/v1/completions",
+                           "no_chat_template");
+  }
+  const std::string context = template_context(prompt, model_);
+  if (auto error = check_text_size(context.size()); error && !options.truncate_prompt_tokens) {
+    error->param = "messages";
+    return *error;
+  }
+  auto ids = chat_template->encode_chat(model_.tokenizer, context);
+  if (!ids) {
+    if (ids.error().code != ErrorCode::kInvalidArgument) return api_error(ids.error(), 0);
+    return invalid_request("messages", "the chat template refuses the request: " + ids.error().message);
+  }
+  std::vector<TokenId> out = std::move(ids).value();
+  if (out.empty()) return invalid_request("messages", "the messages give an empty prompt");
+  truncate_left(out, options);
+  return out;
+}
+
+Parsed<std::vector<TokenId>> PromptText::text_ids(const std::string& text, bool add_special,
+                                                  std::optional<bool> parse_special) const {
+  auto ids = model_.tokenizer.encode(text, {add_special, parse_special.value_or(parse_special_)});
+  if (!ids) return api_error(ids.error(), 0);
+  return std::move(ids).value();
+}
+
+Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& request, size_t index) const {
+  const TextOrIds& from = request.prompts[index];
+  const GenerationOptions& options = request.options;
+  ReplyPrompt prompt;
+  if (const auto* given = std::get_if<std::vector<TokenId>>(&from)) {
+    prompt.ids = *given;
+  } else {
+    const std::string& text = std::get<std::string>(from);
+    if (auto error = check_text_size(text.size()); error && !options.truncate_prompt_tokens) {
+      error->param = "prompt";
+      return *error;
+    }
+    auto ids = text_ids(text, options.add_special_tokens.value_or(true), options.parse_special);
+    if (const ApiError* error = std::get_if<ApiError>(&ids)) return *error;
+    prompt.ids = std::get<std::vector<TokenId>>(std::move(ids));
+  }
+  if (prompt.ids.empty()) {
+    const std::string which = request.prompts.size() > 1 ? fmt::format("prompt[{}]", index) : "prompt";
+    return invalid_request("prompt", which + " is empty");
+  }
+  const size_t num_given = prompt.ids.size();
+  truncate_left(prompt.ids, options);
+  if (request.echo) {
+    const bool is_cut = prompt.ids.size() < num_given;
+    set_echo(is_cut ? TextOrIds(prompt.ids) : from, options.skip_special, options.sampling.num_logprobs >= 0, prompt);
+  }
+  return prompt;
+}
+
+void PromptText::set_echo(const TextOrIds& from, bool skip_special, bool has_offsets, ReplyPrompt& prompt) const {
+  const std::string* text = std::get_if<std::string>(&from);
+  prompt.echo_text = text ? *text : model_.tokenizer.decode(prompt.ids, skip_special);
+  if (!has_offsets) return;
+  // A BOS that the tokenizer put in front is no part of the text, while control tokens that the client wrote are.
+  const auto bos = model_.tokenizer.bos();
+  const bool has_added_bos = text && bos && prompt.ids[0] == *bos && !text->starts_with(model_.tokenizer.token_bytes(*bos));
+  text::StreamDecoder decoder(model_.tokenizer, text ? false : skip_special);
+  size_t offset = 0;
+  for (size_t i = 0; i < prompt.ids.size(); ++i) {
+    prompt.offsets.push_back(offset);
+    if (i > 0 || !has_added_bos) offset += num_code_points(decoder.push(prompt.ids[i]));
+  }
+}
+
+Parsed<uint32_t> PromptText::room_for(size_t num_prompt_tokens, const GenerationOptions& options) const {
+  const bool is_scoring = options.max_tokens == 0u;
+  if (num_prompt_tokens > max_model_len_ || (num_prompt_tokens == max_model_len_ && !is_scoring)) {
+    return too_long(std::to_string(num_prompt_tokens), max_model_len_);
+  }
+  const auto room = static_cast<uint32_t>(max_model_len_ - num_prompt_tokens);
+  return static_cast<uint32_t>(std::min<uint64_t>(options.max_tokens.value_or(room), room));
+}
+
+}  // namespace tandem::openai

@@ -1,0 +1,37 @@
+#pragma once
+// From what a client wrote to prompt ids: templates, control tokens, limits. Any thread.
+
+#include <string>
+#include <vector>
+
+#include "api/openai/reply.h"
+#include "api/openai/request.h"
+#include "serve/text/text_model.h"
+
+namespace tandem::openai {
+
+class PromptText {
+ public:
+  // parse_special: what raw prompts do with control tokens where the request says nothing.
+  PromptText(const text::TextModel& model, uint32_t max_model_len, bool parse_special);
+
+  // 400 when the model has no template, or the template refuses the messages.
+  Parsed<std::vector<TokenId>> chat_ids(const ChatPrompt& prompt, const GenerationOptions& options) const;
+  // `index`: which of the request's prompts, for the message; echo: also what is shown of it.
+  Parsed<ReplyPrompt> completion_prompt(const CompletionRequest& request, size_t index) const;
+  Parsed<std::vector<TokenId>> text_ids(const std::string& text, bool add_special, std::optional<bool> parse_special) const;
+
+  // How many tokens may follow, at most what was asked for; or 400 with both numbers.
+  Parsed<uint32_t> room_for(size_t num_prompt_tokens, const GenerationOptions& options) const;
+
+ private:
+  void set_echo(const TextOrIds& from, bool skip_special, bool has_offsets, ReplyPrompt& prompt) const;
+  std::optional<ApiError> check_text_size(size_t size_bytes) const;
+
+  const text::TextModel& model_;
+  uint32_t max_model_len_;
+  bool parse_special_;
+  size_t longest_token_bytes_ = 1;
+};
+
+}  // namespace tandem::openai

@@ -1,0 +1,220 @@
+#include "api/openai/reply_format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/utf8.h"
+
+namespace tandem::openai {
+namespace {
+
+// JSON has no infinity; clients expect a number.
+float finite_logprob(float logprob) { return std::max(logprob, -9999.0f); }
+
+void write_usage(JsonWriter& json, const Usage& usage) {
+  json.begin_object();
+  json.key("prompt_tokens").unsigned_integer(usage.num_prompt_tokens);
+  json.key("completion_tokens").unsigned_integer(usage.num_completion_tokens);
+  json.key("total_tokens").unsigned_integer(usage.num_prompt_tokens + usage.num_completion_tokens);
+  json.key("prompt_tokens_details").begin_object();
+  json.key("cached_tokens").unsigned_integer(usage.num_cached_tokens).end_object();
+  json.key("completion_tokens_details").begin_object().key("reasoning_tokens").integer(0).end_object();
+  json.end_object();
+}
+
+void write_ids(JsonWriter& json, std::span<const TokenId> ids) {
+  json.begin_array();
+  for (TokenId id : ids) json.integer(id);
+  json.end_array();
+}
+
+std::string event(std::string_view json) { return fmt::format("data: {}\n\n", json); }
+
+}  // namespace
+
+void ReplyFormat::begin(JsonWriter& json, bool is_chunk) const {
+  const std::string_view object = !head_.is_chat ? "text_completion" : is_chunk ? "chat.completion.chunk" : "chat.completion";
+  json.begin_object().key("id").string(head_.id).key("object").string(object);
+  json.key("created").integer(head_.created).key("model").string(head_.model).key("choices").begin_array();
+}
+
+std::string ReplyFormat::finish_chunk(JsonWriter& json, const Usage& usage) const {
+  json.end_array();
+  if (options_.continuous_usage) {
+    json.key("usage");
+    write_usage(json, usage);
+  } else if (options_.include_usage) {
+    json.key("usage").null();
+  }
+  return event(json.end_object().text());
+}
+
+std::string ReplyFormat::role_event(size_t choice, const Usage& usage, const std::vector<TokenId>* prompt) const {
+  JsonWriter json;
+  begin(json, true);
+  json.begin_object().key("index").unsigned_integer(choice);
+  json.key("delta").begin_object().key("role").string("assistant").key("content").string("").end_object();
+  json.key("logprobs").null().key("finish_reason").null();
+  if (prompt) {
+    json.key("prompt_token_ids");
+    write_ids(json, *prompt);
+  }
+  json.end_object();
+  return finish_chunk(json, usage);
+}
+
+std::string ReplyFormat::tokens_event(size_t choice, std::string_view text, std::span<const ShownToken> tokens,
+                                      const Usage& usage, const std::vector<TokenId>* prompt) const {
+  JsonWriter json;
+  begin(json, true);
+  json.begin_object().key("index").unsigned_integer(choice);
+  if (head_.is_chat) json.key("delta").begin_object().key("content").string(text).end_object();
+  else json.key("text").string(text);
+  json.key("logprobs");
+  write_logprobs(json, tokens);
+  json.key("finish_reason").null();
+  if (options_.return_token_ids) {
+    json.key("token_ids").begin_array();
+    for (const ShownToken& token : tokens) {
+      if (token.id >= 0) json.integer(token.id);
+    }
+    json.end_array();
+  }
+  if (prompt) {
+    json.key("prompt_token_ids");
+    write_ids(json, *prompt);
+  }
+  json.end_object();
+  return finish_chunk(json, usage);
+}
+
+std::string ReplyFormat::end_event(size_t choice, const ChoiceEnd& end, const Usage& usage) const {
+  JsonWriter json;
+  begin(json, true);
+  json.begin_object().key("index").unsigned_integer(choice);
+  if (head_.is_chat) json.key("delta").begin_object().end_object();
+  else json.key("text").string("");
+  json.key("logprobs").null().key("finish_reason").string(end.reason);
+  json.key("stop_reason").value(end.stop_reason).end_object();
+  return finish_chunk(json, usage);
+}
+
+std::string ReplyFormat::usage_event(const Usage& usage) const {
+  JsonWriter json;
+  begin(json, true);
+  json.end_array().key("usage");
+  write_usage(json, usage);
+  return event(json.end_object().text());
+}
+
+std::string ReplyFormat::error_event(const ApiError& error) { return event(error_json(error)); }
+
+std::string ReplyFormat::whole(const std::vector<WholeChoice>& choices, const Usage& usage) const {
+  JsonWriter json;
+  begin(json, false);
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const WholeChoice& choice = choices[i];
+    json.begin_object().key("index").unsigned_integer(i);
+    if (head_.is_chat) {
+      json.key("message").begin_object().key("role").string("assistant");
+      json.key("content").string(choice.text).end_object();
+    } else {
+      json.key("text").string(choice.text);
+    }
+    json.key("logprobs");
+    write_logprobs(json, choice.tokens);
+    json.key("finish_reason").string(choice.end.reason).key("stop_reason").value(choice.end.stop_reason);
+    if (options_.return_token_ids) {
+      json.key("token_ids");
+      write_ids(json, choice.ids);
+      json.key("prompt_token_ids");
+      write_ids(json, *choice.prompt);
+    }
+    json.end_object();
+  }
+  json.end_array().key("usage");
+  write_usage(json, usage);
+  return json.end_object().take();
+}
+
+void ReplyFormat::write_logprobs(JsonWriter& json, std::span<const ShownToken> tokens) const {
+  if (options_.sampling.num_logprobs < 0) json.null();
+  else if (head_.is_chat) write_chat_logprobs(json, tokens);
+  else write_completion_logprobs(json, tokens);
+}
+
+void ReplyFormat::write_chat_token(JsonWriter& json, TokenId id, float logprob) const {
+  const std::string_view bytes = tokenizer_.token_bytes(id);
+  json.begin_object().key("token");
+  if (options_.tokens_as_ids) json.string(fmt::format("token_id:{}", id));
+  else json.string(bytes);
+  json.key("logprob").number(finite_logprob(logprob)).key("bytes").begin_array();
+  for (char byte : bytes) json.integer(static_cast<unsigned char>(byte));
+  json.end_array();
+}
+
+void ReplyFormat::write_chat_logprobs(JsonWriter& json, std::span<const ShownToken> tokens) const {
+  json.begin_object().key("content").begin_array();
+  for (const ShownToken& token : tokens) {
+    if (!token.logprob) continue;
+    write_chat_token(json, token.id, token.logprob->logprob);
+    json.key("top_logprobs").begin_array();
+    for (const auto& [id, logprob] : token.logprob->top) {
+      write_chat_token(json, id, logprob);
+      json.end_object();
+    }
+    json.end_array().end_object();
+  }
+  json.end_array().end_object();
+}
+
+// A token that is no whole text by itself is named by its bytes, so that two of them never share a name.
+std::string ReplyFormat::completion_name(TokenId id) const {
+  if (options_.tokens_as_ids) return fmt::format("token_id:{}", id);
+  const std::string_view bytes = tokenizer_.token_bytes(id);
+  if (is_valid_utf8(bytes)) return std::string(bytes);
+  std::string name = "bytes:";
+  for (unsigned char byte : bytes) name += fmt::format("\\x{:02x}", byte);
+  return name;
+}
+
+// The best ones and the token itself, which evaluation harnesses look up by its name.
+void ReplyFormat::write_top(JsonWriter& json, const ShownToken& token) const {
+  if (!token.logprob) {
+    json.null();
+    return;
+  }
+  std::vector<std::string> written;
+  const auto write = [&](TokenId id, float logprob) {
+    std::string name = completion_name(id);
+    if (std::find(written.begin(), written.end(), name) != written.end()) return;
+    json.key(name).number(finite_logprob(logprob));
+    written.push_back(std::move(name));
+  };
+  json.begin_object();
+  for (const auto& [id, logprob] : token.logprob->top) write(id, logprob);
+  write(token.id, token.logprob->logprob);
+  json.end_object();
+}
+
+void ReplyFormat::write_completion_logprobs(JsonWriter& json, std::span<const ShownToken> tokens) const {
+  std::vector<const ShownToken*> real;
+  for (const ShownToken& token : tokens) {
+    if (token.id >= 0) real.push_back(&token);
+  }
+  json.begin_object().key("tokens").begin_array();
+  for (const ShownToken* token : real) json.string(completion_name(token->id));
+  json.end_array().key("token_logprobs").begin_array();
+  for (const ShownToken* token : real) {
+    if (token->logprob) json.number(finite_logprob(token->logprob->logprob));
+    else json.null();
+  }
+  json.end_array().key("top_logprobs").begin_array();
+  for (const ShownToken* token : real) write_top(json, *token);
+  json.end_array().key("text_offset").begin_array();
+  for (const ShownToken* token : real) json.unsigned_integer(token->text_offset);
+  json.end_array().end_object();
+}
+
+}  // namespace tandem::openai

@@ -1,0 +1,125 @@
+#include "api/openai/request.h"
+
+#include <fmt/format.h>
+
+#include "api/openai/chat_messages.h"
+#include "api/openai/request_options.h"
+
+namespace tandem::openai {
+namespace {
+
+// A list of texts, of ids, or of lists of ids: what the first item is, all must be.
+std::vector<TextOrIds> read_prompt_list(FieldReader& fields, const JsonValue::Array& list, const RequestLimits& limits) {
+  std::vector<TextOrIds> prompts;
+  if (list.empty()) fields.fail("prompt", "is empty");
+  else if (list[0].is_number()) prompts.emplace_back(read_token_ids(fields, "prompt", list, limits.vocab_size));
+  if (list.empty() || list[0].is_number()) return prompts;
+  if (list.size() > limits.max_prompts) {
+    fields.fail("prompt", fmt::format("{} prompts, at most {} are allowed", list.size(), limits.max_prompts));
+    return prompts;
+  }
+  for (const JsonValue& item : list) {
+    if (list[0].if_string() && item.if_string()) {
+      prompts.emplace_back(*item.if_string());
+    } else if (list[0].if_array() && item.if_array()) {
+      prompts.emplace_back(read_token_ids(fields, "prompt", *item.if_array(), limits.vocab_size));
+    } else {
+      fields.fail_kind("prompt", "a string, a list of strings, of token ids, or of lists of token ids", item);
+    }
+    if (fields.has_failed()) break;
+  }
+  return prompts;
+}
+
+std::vector<TextOrIds> read_prompts(FieldReader& fields, const RequestLimits& limits) {
+  const JsonValue* prompt = fields.get("prompt");
+  if (!prompt) {
+    fields.fail("prompt", "is missing");
+    return {};
+  }
+  if (const std::string* text = prompt->if_string()) return {*text};
+  if (const JsonValue::Array* list = prompt->if_array()) return read_prompt_list(fields, *list, limits);
+  fields.fail_kind("prompt", "a string, a list of strings, of token ids, or of lists of token ids", *prompt);
+  return {};
+}
+
+// OpenAI's chat API: logprobs is a flag, top_logprobs the count.
+void read_chat_logprobs(FieldReader& fields, const RequestLimits& limits, GenerationOptions& options) {
+  const bool has_logprobs = fields.flag("logprobs", false);
+  const auto top = static_cast<int32_t>(fields.integer("top_logprobs", 0, 0, limits.max_logprobs));
+  if (fields.get("top_logprobs") && !has_logprobs && top > 0) fields.fail("top_logprobs", "needs logprobs to be true");
+  if (has_logprobs) options.sampling.num_logprobs = top;
+}
+
+template <class T>
+Parsed<T> result_of(const FieldReader& fields, T request) {
+  if (fields.has_failed()) return fields.error();
+  return request;
+}
+
+}  // namespace
+
+Parsed<ChatRequest> parse_chat_request(std::string_view body, const RequestLimits& limits,
+                                       const SamplingDefaults& defaults) {
+  auto json = parse_body(body);
+  if (const ApiError* error = std::get_if<ApiError>(&json)) return *error;
+  FieldReader fields(std::get<JsonValue>(json));
+  ChatRequest request;
+  request.options = read_options(fields, limits, defaults);
+  read_chat_logprobs(fields, limits, request.options);
+  request.prompt = read_chat_prompt(fields);
+  if (request.options.max_tokens == 0u) fields.fail("max_tokens", "expected an integer not below 1, got 0");
+  if (fields.flag("echo", false)) fields.fail("echo", "is not supported for chat");
+  return result_of(fields, std::move(request));
+}
+
+Parsed<CompletionRequest> parse_completion_request(std::string_view body, const RequestLimits& limits,
+                                                   const SamplingDefaults& defaults) {
+  auto json = parse_body(body);
+  if (const ApiError* error = std::get_if<ApiError>(&json)) return *error;
+  FieldReader fields(std::get<JsonValue>(json));
+  CompletionRequest request;
+  request.options = read_options(fields, limits, defaults);
+  request.prompts = read_prompts(fields, limits);
+  request.echo = fields.flag("echo", false);
+  request.options.sampling.num_logprobs =
+      static_cast<int32_t>(fields.integer("logprobs", -1, 0, limits.max_logprobs));
+  if (request.options.max_tokens == 0u && !request.echo) {
+    fields.fail("max_tokens", "expected an integer not below 1 (0 only with echo), got 0");
+  }
+  if (request.prompts.size() * request.options.num_choices > limits.max_prompts) {
+    fields.fail("n", fmt::format("{} prompts with n = {} are over {} answers", request.prompts.size(),
+                                 request.options.num_choices, limits.max_prompts));
+  }
+  if (!fields.text("suffix").empty()) fields.fail("suffix", "is not supported");
+  return result_of(fields, std::move(request));
+}
+
+Parsed<TokenizeRequest> parse_tokenize_request(std::string_view body) {
+  auto json = parse_body(body);
+  if (const ApiError* error = std::get_if<ApiError>(&json)) return *error;
+  FieldReader fields(std::get<JsonValue>(json));
+  TokenizeRequest request;
+  request.model = fields.text("model");
+  const std::string_view name = fields.get("prompt") || !fields.get("content") ? "prompt" : "content";
+  if (fields.get(name)) request.text = fields.text(name);
+  else if (fields.get("messages")) request.chat = read_chat_prompt(fields);
+  else fields.fail("prompt", "is missing, and so is messages");
+  request.add_special_tokens = fields.flag("add_special_tokens", request.text.has_value());
+  request.parse_special = fields.optional_flag("parse_special");
+  request.return_token_strs = fields.flag("return_token_strs", false);
+  return result_of(fields, std::move(request));
+}
+
+Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body, const RequestLimits& limits) {
+  auto json = parse_body(body);
+  if (const ApiError* error = std::get_if<ApiError>(&json)) return *error;
+  FieldReader fields(std::get<JsonValue>(json));
+  DetokenizeRequest request;
+  request.model = fields.text("model");
+  if (!fields.get("tokens")) fields.fail("tokens", "is missing");
+  request.tokens = fields.token_ids("tokens", SIZE_MAX, limits.vocab_size);
+  return result_of(fields, std::move(request));
+}
+
+}  // namespace tandem::openai

@@ -1,0 +1,109 @@
+#pragma once
+// What clients ask for, read from JSON and checked; no tokenizer and no generator yet. Plain data.
+//
+// An absent field and null are the same. Unknown fields are ignored; fields that would change the answer but that
+// we do not do are refused. Source: the public OpenAI API, and the extensions that vLLM's clients send.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "api/openai/api_error.h"
+#include "base/json.h"
+#include "base/sampling_params.h"
+
+namespace tandem::openai {
+
+// What the model and the server allow.
+struct RequestLimits {
+  uint32_t vocab_size = 0;
+  uint32_t max_logprobs = 64;
+  uint32_t max_choices = 128;
+  uint32_t max_prompts = 1024;  // in one list
+};
+
+// Sampling where the request says nothing: the model's generation_config, or the neutral values.
+struct SamplingDefaults {
+  float temperature = 1.0f;
+  float top_p = 1.0f;
+  int64_t top_k = 0;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+};
+
+// What chat and plain completions have in common.
+struct GenerationOptions {
+  std::string model;              // empty: the served one
+  SamplingParams sampling;        // seed is not set yet
+  std::optional<uint64_t> seed;
+  uint32_t num_choices = 1;
+  std::optional<uint64_t> max_tokens;
+  uint64_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<std::string> stops;
+  std::vector<TokenId> stop_token_ids;
+  bool include_stop = false;
+  bool skip_special = true;
+  bool is_stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool return_token_ids = false;
+  bool tokens_as_ids = false;     // "token_id:N" for a token's text in logprobs
+  std::optional<bool> parse_special;
+  std::optional<bool> add_special_tokens;
+  std::optional<uint64_t> truncate_prompt_tokens;  // keep the last ones
+  int32_t priority = 0;
+  double deadline_ms = 0;         // from arrival; 0: none
+  std::string cache_salt;
+};
+
+// What the chat template gets.
+struct ChatPrompt {
+  JsonValue::Array messages;      // contents are strings, tool arguments are objects
+  std::optional<JsonValue> tools;
+  std::optional<JsonValue> documents;
+  JsonValue::Object template_variables;
+  bool add_generation_prompt = true;
+};
+
+struct ChatRequest {
+  GenerationOptions options;
+  ChatPrompt prompt;
+};
+
+using TextOrIds = std::variant<std::string, std::vector<TokenId>>;
+
+struct CompletionRequest {
+  GenerationOptions options;
+  std::vector<TextOrIds> prompts;
+  bool echo = false;
+};
+
+struct TokenizeRequest {
+  std::string model;
+  std::optional<std::string> text;  // else chat
+  ChatPrompt chat;
+  bool add_special_tokens = true;
+  std::optional<bool> parse_special;
+  bool return_token_strs = false;
+};
+
+struct DetokenizeRequest {
+  std::string model;
+  std::vector<TokenId> tokens;
+};
+
+// A value or what to tell the client.
+template <class T>
+using Parsed = std::variant<T, ApiError>;
+
+Parsed<ChatRequest> parse_chat_request(std::string_view body, const RequestLimits& limits,
+                                       const SamplingDefaults& defaults);
+Parsed<CompletionRequest> parse_completion_request(std::string_view body, const RequestLimits& limits,
+                                                   const SamplingDefaults& defaults);
+Parsed<TokenizeRequest> parse_tokenize_request(std::string_view body);
+Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body, const RequestLimits& limits);
+
+}  // namespace tandem::openai

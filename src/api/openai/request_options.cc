@@ -1,0 +1,154 @@
+#include "api/openai/request_options.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <map>
+
+namespace tandem::openai {
+namespace {
+
+constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxStopTokenIds = 1024;
+constexpr size_t kMaxLogitBias = 4096;
+
+// Fields that change the answer and that we do not do: ignoring them would give a wrong answer with status 200.
+constexpr std::string_view kRefusedFields[] = {
+    "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",    "grammar",
+    "json_schema",        "bad_words",   "logits_processors", "allowed_token_ids", "prompt_logprobs", "chat_template",
+    "functions",          "prompt_embeds"};
+// The same, where only `true` asks for something.
+constexpr std::string_view kRefusedFlags[] = {"use_beam_search", "continue_final_message"};
+
+void refuse_what_we_do_not_do(FieldReader& fields) {
+  for (std::string_view name : kRefusedFields) {
+    if (fields.get(name)) fields.fail(name, "is not supported");
+  }
+  for (std::string_view name : kRefusedFlags) {
+    if (fields.flag(name, false)) fields.fail(name, "is not supported");
+  }
+  const JsonValue* format = fields.get("response_format");
+  if (!format) return;
+  const JsonValue* type = format->find("type");
+  if (!format->if_object() || !type || !type->if_string()) {
+    fields.fail_kind("response_format", "an object with a string \"type\"", *format);
+  } else if (*type->if_string() != "text") {
+    fields.fail("response_format", fmt::format("type \"{}\" is not supported yet, only \"text\"", *type->if_string()));
+  }
+}
+
+std::vector<std::pair<TokenId, float>> read_logit_bias(FieldReader& fields, uint32_t vocab_size) {
+  std::map<TokenId, float> biases;  // each id once, the last one counts
+  const JsonValue* value = fields.get("logit_bias");
+  if (!value) return {};
+  const JsonValue::Object* members = value->if_object();
+  if (!members) fields.fail_kind("logit_bias", "an object", *value);
+  else if (members->size() > kMaxLogitBias) fields.fail("logit_bias", fmt::format("over {} entries", kMaxLogitBias));
+  if (fields.has_failed()) return {};
+  for (const auto& [key, bias] : *members) {
+    int64_t id = -1;
+    const auto read = std::from_chars(key.data(), key.data() + key.size(), id);
+    double amount = 0;
+    if (read.ec != std::errc() || read.ptr != key.data() + key.size() || id < 0 || id >= vocab_size) {
+      fields.fail("logit_bias", fmt::format("expected token ids from 0 to {} as keys", vocab_size - 1));
+    } else if (!bias.as_double(amount) || amount < -100 || amount > 100) {
+      fields.fail_kind("logit_bias", "numbers from -100 to 100", bias);
+    } else {
+      biases[static_cast<TokenId>(id)] = static_cast<float>(amount);
+    }
+  }
+  return {biases.begin(), biases.end()};
+}
+
+void read_sampling(FieldReader& fields, const RequestLimits& limits, const SamplingDefaults& defaults,
+                   SamplingParams& sampling) {
+  sampling.temperature = fields.number("temperature", defaults.temperature, {0, 2});
+  sampling.top_p = fields.number("top_p", defaults.top_p, {0, 1});
+  sampling.top_k = fields.integer("top_k", defaults.top_k, -1, INT64_MAX);
+  sampling.min_p = fields.number("min_p", defaults.min_p, {0, 1});
+  sampling.repetition_penalty = fields.number("repetition_penalty", defaults.repetition_penalty, {0, 100, true});
+  sampling.presence_penalty = fields.number("presence_penalty", 0, {-2, 2});
+  sampling.frequency_penalty = fields.number("frequency_penalty", 0, {-2, 2});
+  sampling.logit_bias = read_logit_bias(fields, limits.vocab_size);
+}
+
+std::optional<uint64_t> read_seed(FieldReader& fields) {
+  const JsonValue* value = fields.get("seed");
+  if (!value) return std::nullopt;
+  uint64_t as_unsigned = 0;
+  int64_t as_signed = 0;
+  if (value->as_uint64(as_unsigned)) return as_unsigned;
+  if (value->as_int64(as_signed)) return static_cast<uint64_t>(as_signed);
+  fields.fail_kind("seed", "an integer", *value);
+  return std::nullopt;
+}
+
+void read_stops(FieldReader& fields, const RequestLimits& limits, GenerationOptions& options) {
+  options.stops = fields.texts("stop", kMaxStops);
+  for (const std::string& stop : options.stops) {
+    if (stop.empty()) fields.fail("stop", "an empty stop string would stop at once");
+  }
+  options.stop_token_ids = fields.token_ids("stop_token_ids", kMaxStopTokenIds, limits.vocab_size);
+  options.include_stop = fields.flag("include_stop_str_in_output", false);
+  options.skip_special = fields.flag("skip_special_tokens", true);
+  options.ignore_eos = fields.flag("ignore_eos", false);
+}
+
+void read_lengths(FieldReader& fields, GenerationOptions& options) {
+  options.max_tokens = fields.optional_unsigned("max_tokens", 0);
+  const auto max_completion_tokens = fields.optional_unsigned("max_completion_tokens", 0);
+  if (max_completion_tokens) options.max_tokens = max_completion_tokens;
+  options.min_tokens = fields.optional_unsigned("min_tokens", 0).value_or(0);
+  if (options.max_tokens && options.min_tokens > *options.max_tokens) {
+    fields.fail("min_tokens", fmt::format("{} is more than max_tokens, {}", options.min_tokens, *options.max_tokens));
+  }
+  options.truncate_prompt_tokens = fields.optional_unsigned("truncate_prompt_tokens", 1);
+}
+
+void read_streaming(FieldReader& fields, GenerationOptions& options) {
+  options.is_stream = fields.flag("stream", false);
+  const JsonValue* value = fields.get("stream_options");
+  if (!value) return;
+  if (!value->if_object()) {
+    fields.fail_kind("stream_options", "an object", *value);
+    return;
+  }
+  FieldReader inner(*value, "stream_options.");
+  options.continuous_usage = inner.flag("continuous_usage_stats", false);
+  options.include_usage = inner.flag("include_usage", false) || options.continuous_usage;
+  fields.absorb(inner);
+}
+
+}  // namespace
+
+GenerationOptions read_options(FieldReader& fields, const RequestLimits& limits, const SamplingDefaults& defaults) {
+  GenerationOptions options;
+  options.model = fields.text("model");
+  read_sampling(fields, limits, defaults, options.sampling);
+  options.seed = read_seed(fields);
+  options.num_choices = static_cast<uint32_t>(fields.integer("n", 1, 1, limits.max_choices));
+  if (fields.get("best_of") && fields.integer("best_of", 1, 1, limits.max_choices) != options.num_choices) {
+    fields.fail("best_of", fmt::format("only the same as n, which is {}, is supported", options.num_choices));
+  }
+  read_lengths(fields, options);
+  read_stops(fields, limits, options);
+  read_streaming(fields, options);
+  options.return_token_ids = fields.flag("return_token_ids", false);
+  options.tokens_as_ids = fields.flag("return_tokens_as_token_ids", false);
+  options.parse_special = fields.optional_flag("parse_special");
+  options.add_special_tokens = fields.optional_flag("add_special_tokens");
+  options.priority = static_cast<int32_t>(fields.integer("priority", 0, INT32_MIN, INT32_MAX));
+  options.deadline_ms = fields.number("deadline_ms", 0, {0, 1e9, true});
+  options.cache_salt = fields.text("cache_salt");
+  refuse_what_we_do_not_do(fields);
+  return options;
+}
+
+Parsed<JsonValue> parse_body(std::string_view body) {
+  auto json = JsonValue::parse(body);
+  if (!json) return invalid_request({}, "the request's body is " + json.error().message);
+  if (!json->if_object()) return invalid_request({}, "the request's body: expected an object, got " + std::string(json->kind_name()));
+  return std::move(json).value();
+}
+
+}  // namespace tandem::openai

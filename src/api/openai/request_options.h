@@ -1,0 +1,14 @@
+#pragma once
+// Reads the fields that chat and plain completions share.
+
+#include "api/openai/field_reader.h"
+#include "api/openai/request.h"
+
+namespace tandem::openai {
+
+GenerationOptions read_options(FieldReader& fields, const RequestLimits& limits, const SamplingDefaults& defaults);
+
+// The body as an object, or 400.
+Parsed<JsonValue> parse_body(std::string_view body);
+
+}  // namespace tandem::openai

@@ -1,0 +1,50 @@
+#include "api/openai/serving_gate.h"
+
+#include <set>
+
+namespace tandem::openai {
+namespace {
+
+const std::set<std::string, std::less<>> kOwnPaths = {"/health", "/live", "/ping", "/version", "/metrics"};
+
+}  // namespace
+
+ServingGate::ServingGate(const MetricRegistry& registry, std::string version)
+    : registry_(registry),
+      version_(std::move(version)),
+      router_([](int status, std::string_view message) { return error_json(status, message); }) {
+  using Writer = std::shared_ptr<http::ResponseWriter>;
+  const auto health = [this](http::HttpRequest, Writer writer) {
+    if (is_serving()) writer->send(200, {{"Content-Type", "application/json"}}, R"({"status":"ok"})");
+    else refuse(*writer);
+  };
+  router_.add("GET", "/health", health);
+  router_.add("GET", "/ping", health);
+  router_.add("POST", "/ping", health);
+  router_.add("GET", "/live", [](http::HttpRequest, Writer writer) {
+    writer->send(200, {{"Content-Type", "application/json"}}, R"({"status":"ok"})");
+  });
+  router_.add("GET", "/version", [this](http::HttpRequest, Writer writer) {
+    JsonWriter json;
+    json.begin_object().key("version").string(version_).end_object();
+    writer->send(200, {{"Content-Type", "application/json"}}, json.take());
+  });
+  router_.add("GET", "/metrics", [this](http::HttpRequest, Writer writer) {
+    if (OpenAiApi* api = api_) api->refresh_metrics();
+    writer->send(200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, registry_.exposition());
+  });
+}
+
+void ServingGate::refuse(http::ResponseWriter& writer) const {
+  const char* message = is_draining_ ? "the server is shutting down" : "the model is loading";
+  const ApiError error = api_error({ErrorCode::kUnavailable, message}, is_draining_ ? 5 : 1);
+  writer.send(error.status, error_headers(error), error_json(error));
+}
+
+void ServingGate::operator()(http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer) const {
+  if (kOwnPaths.contains(request.path)) router_(std::move(request), std::move(writer));
+  else if (is_serving()) api_.load()->handle(std::move(request), std::move(writer));
+  else refuse(*writer);
+}
+
+}  // namespace tandem::openai
