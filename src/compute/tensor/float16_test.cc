@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 
 using namespace tandem::tensor;
