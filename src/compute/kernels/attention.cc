@@ -17,11 +17,15 @@ const AttentionKernels& attention_kernels(Isa isa) {
   static constexpr AttentionKernels kScalarTable = {tk_attention_chunk_ref, tk_attention_merge_ref, tk_attention_finish_ref};
   static constexpr AttentionKernels kAvx2Table = {tk_attention_chunk_avx2, tk_attention_merge_avx2,
                                                   tk_attention_finish_avx2};
+  static constexpr AttentionKernels kAvx512Table = {tk_attention_chunk_avx512, tk_attention_merge_avx2,
+                                                    tk_attention_finish_avx2};
+  static constexpr AttentionKernels kAvx512Bf16Table = {tk_attention_chunk_avx512bf16, tk_attention_merge_avx2,
+                                                        tk_attention_finish_avx2};
   switch (isa) {
     case Isa::kScalar: return kScalarTable;
-    case Isa::kAvx2:
-    case Isa::kAvx512:
-    case Isa::kAvx512Bf16: return kAvx2Table;
+    case Isa::kAvx2: return kAvx2Table;
+    case Isa::kAvx512: return kAvx512Table;
+    case Isa::kAvx512Bf16: return kAvx512Bf16Table;
   }
   return kScalarTable;
 }

@@ -348,11 +348,6 @@ void run_units(Batch& batch, uint32_t num_units, uint32_t dim) {
   }
 }
 
-void set_empty(float* partial, uint32_t dim) {
-  for (uint32_t i = 0; i < tk_partial_floats(dim); ++i) partial[i] = 0.0f;
-  partial[TK_PARTIAL_M] = -__builtin_inff();
-}
-
 void run(const tk_attention* a, uint32_t chunk, Batch& batch, uint32_t num_units) {
   for (uint32_t t = batch.keys.begin / 16; t < (batch.keys.end + 15) / 16; ++t) batch.tiles[t] = tk_kv_tile(a, chunk, t);
   if (a->kind == TK_KV_BF16) run_units<TK_KV_BF16>(batch, num_units, a->head_dim);
@@ -371,11 +366,10 @@ void tk_attention_chunk_avx2(const tk_attention* attention, uint32_t chunk, uint
   for (uint32_t row = row_begin; row < row_end; ++row) {
     const tk_key_range keys = tk_visible_keys(attention, chunk, row);
     for (uint32_t head = 0; head < attention->group; ++head, partials += tk_partial_floats(attention->head_dim)) {
-      // The last two batches are of like size: 8 is 4 + 4, where 6 + 2 would leave the second one short of work.
-      if (num_units == 0) batch_size = units_left >= 12 ? 6 : units_left > 6 ? (units_left + 1) / 2 : units_left;
+      if (num_units == 0) batch_size = tk_batch_units(units_left);
       units_left -= 1;
       if (keys.begin == keys.end) {
-        set_empty(partials, attention->head_dim);
+        tk_set_empty_partial(attention->head_dim, partials);
       } else {
         if (num_units == 0) batch.keys = keys;
         if (keys.begin < batch.keys.begin) batch.keys.begin = keys.begin;

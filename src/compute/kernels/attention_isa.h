@@ -45,8 +45,8 @@ typedef void tk_attention_chunk_fn(const tk_attention* attention, uint32_t chunk
 // into = merge(into, next) for `count` partials side by side; `next` is the chunk right of all that `into` holds.
 typedef void tk_attention_merge_fn(uint32_t head_dim, uint32_t count, float* into, const float* next);
 
-// out[head_dim] = o * fl(1 / l). False if anything in it is not finite: K, V or the query of this row was not, and the
-// request has failed.
+// out[head_dim] = o * fl(1 / l). False if anything in it is not finite: K, V or the query was not, and the request has
+// failed. (A V that is not finite also marks rows before it that were computed in the same call.)
 typedef bool tk_attention_finish_fn(uint32_t head_dim, const float* partial, float* out);
 
 tk_attention_chunk_fn tk_attention_chunk_ref, tk_attention_chunk_avx2, tk_attention_chunk_avx512,
@@ -69,6 +69,18 @@ static inline tk_key_range tk_visible_keys(const tk_attention* a, uint32_t chunk
   tk_key_range range = {begin, end < TK_CHUNK_KEYS ? end : TK_CHUNK_KEYS};
   if (range.begin >= range.end) range.begin = range.end = 0;
   return range;
+}
+
+static inline void tk_set_empty_partial(uint32_t head_dim, float* partial) {
+  for (uint32_t i = 0; i < tk_partial_floats(head_dim); ++i) partial[i] = 0.0f;
+  partial[TK_PARTIAL_M] = -__builtin_inff();
+}
+
+// How many of the (row, head) left the vector kernels take next: six, and the last two batches of like size, because 8 as
+// 6 + 2 would leave the second one short of work.
+static inline uint32_t tk_batch_units(uint32_t num_left) {
+  if (num_left >= 12) return 6;
+  return num_left > 6 ? (num_left + 1) / 2 : num_left;
 }
 
 static inline const uint8_t* tk_kv_tile(const tk_attention* a, uint32_t chunk, uint32_t tile) {

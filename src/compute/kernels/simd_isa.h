@@ -90,6 +90,9 @@ TANDEM_INLINE __m512i tk_cvtepu16_epi32(__m256i v) {
 TANDEM_INLINE __m512i tk_cvtepi8_epi32(__m128i v) {
   return tk_join_i(_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8)));
 }
+TANDEM_INLINE __m512i tk_srai_epi32(__m512i v, int count) {
+  return tk_join_i(_mm256_srai_epi32(tk_half_i(v, 0), count), _mm256_srai_epi32(tk_half_i(v, 1), count));
+}
 // Truncating, as the instructions are.
 TANDEM_INLINE __m256i tk_cvtepi32_epi16(__m512i v) {
   uint32_t wide[16];
@@ -129,6 +132,7 @@ TANDEM_INLINE void tk_mask_storeu_ps(void* p, uint16_t mask, __m512 v) {
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtps_epi32
 #undef _mm512_cvtepu16_epi32
+#undef _mm512_srai_epi32
 #undef _mm512_cvtepi8_epi32
 #undef _mm512_cvtepi32_epi16
 #undef _mm512_cvtepi32_epi8
@@ -139,6 +143,7 @@ TANDEM_INLINE void tk_mask_storeu_ps(void* p, uint16_t mask, __m512 v) {
 #define _mm512_cvtph_ps(v) tk_cvtph_ps(v)
 #define _mm512_cvtepi32_ps(v) tk_cvtepi32_ps(v)
 #define _mm512_cvtps_epi32(v) tk_cvtps_epi32(v)
+#define _mm512_srai_epi32(v, count) tk_srai_epi32(v, count)
 #define _mm512_cvtepu16_epi32(v) tk_cvtepu16_epi32(v)
 #define _mm512_cvtepi8_epi32(v) tk_cvtepi8_epi32(v)
 #define _mm512_cvtepi32_epi16(v) tk_cvtepi32_epi16(v)
