@@ -17,7 +17,8 @@ constexpr char kChatml[] =
     "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n'}}"
     "{% endfor %}\n{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 constexpr char kOne[] =
-    R"({"messages":[{"role":"user","content":" hi "}],"x":{"b":1.0,"a":["é",null,true,"<'>"]},"big":1e20,"small":1e-7})";
+    R"({"messages":[{"role":"user","content":" hi "}],)"
+    R"("x":{"b":1.0,"a":["é",null,true,"<'>"]},"big":1e20,"small":1e-7})";
 
 // The rendered text, or "error: " and why not.
 std::string render(std::string_view source, std::string_view context = kOne) {
@@ -57,7 +58,8 @@ TEST_CASE("what templates take from Python and from the HF library") {
   CHECK(render("{{ tools is iterable }}|{{ messages is iterable }}|{{ add_generation_prompt }}") == "False|True|False");
   CHECK(render("{{ 'a-b-c'.rsplit('-', 1) }}|{{ 'abc'.removeprefix('a').removesuffix('c') }}|"
                "{{ 'k=v'.partition('=')[2] }}|{{ 'a=b=c'.rpartition('=')[0] }}") == "['a-b', 'c']|b|v|a=b");
-  CHECK(render("{{ 'aXbX'.split('X')[1] }}|{{ ' x '.lstrip() }}|{{ 'abc'[::-1] }}|{{ 'Ab'.upper() }}") == "b|x |cba|AB");
+  CHECK(render("{{ 'aXbX'.split('X')[1] }}|{{ ' x '.lstrip() }}|{{ 'abc'[::-1] }}|{{ 'Ab'.upper() }}") ==
+        "b|x |cba|AB");
   CHECK(render("{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i > 3 %}{% break %}{% endif %}"
                "{{ i }}{% endfor %}") == "013");
   CHECK(render("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}") ==

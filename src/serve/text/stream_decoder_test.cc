@@ -88,11 +88,12 @@ TEST_CASE("random tokens: pieces joined are the whole decoding, each piece is UT
   const Tokenizer pieces = must(Tokenizer::from_parts(sentencepiece_parts("llama")));
   std::mt19937 random(11);
   for (const Tokenizer* t : {&bytes, &pieces}) {
+    const unsigned first_byte = t == &pieces ? 3 : 0;
     for (int round = 0; round < 3000; ++round) {
       Ids ids(random() % 24);
       // Mostly bytes of characters, so that cuts fall inside them.
       for (TokenId& id : ids)
-        id = static_cast<TokenId>(random() % 3 ? (t == &pieces ? 3 : 0) + 0x80 + random() % 0x80 : random() % t->vocab_size());
+        id = static_cast<TokenId>(random() % 3 ? first_byte + 0x80 + random() % 0x80 : random() % t->vocab_size());
       const bool skip = random() % 2;
       StreamDecoder stream(*t, skip);
       std::string all;

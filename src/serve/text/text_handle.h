@@ -16,7 +16,9 @@ namespace tandem::text {
 static_assert(sizeof(TokenId) == sizeof(uint32_t));
 
 // The library counts ids unsigned; ours are signed. A negative one becomes an id that no vocabulary has.
-inline const uint32_t* raw_ids(const std::vector<TokenId>& ids) { return reinterpret_cast<const uint32_t*>(ids.data()); }
+inline const uint32_t* raw_ids(const std::vector<TokenId>& ids) {
+  return reinterpret_cast<const uint32_t*>(ids.data());
+}
 
 inline tt_str raw_str(std::string_view s) { return {s.data(), s.size()}; }
 inline std::string_view view_of(tt_str s) { return {s.data, s.size}; }

@@ -77,7 +77,8 @@ TEST_CASE("a file that leaves add_bos out gets what its kind expects") {
 
 TEST_CASE("text of every script comes back as it was") {
   const Tokenizer t = must(Tokenizer::from_parts(byte_level_parts()));
-  for (const char* text : {"", " ", "  a  b \n\n c\t", "é", "日本語", "👩‍👩‍👧", "e\u0301", "\u200b", "깰", "ążź", "မြန်မာ"}) {
+  for (const char* text : {"", " ", "  a  b \n\n c\t", "é", "日本語", "👩‍👩‍👧", "e\u0301", "\u200b", "깰",
+                           "ążź", "မြန်မာ", "ภาษาไทย"}) {
     CAPTURE(text);
     CHECK(t.decode(must(t.encode(text, kTyped)), false) == text);
   }
