@@ -12,7 +12,7 @@
 #include "compute/kernels/attention_variants_for_test.h"
 #include "compute/kernels/denormals_off.h"
 #include "compute/kernels/kv_write.h"
-#include "doctest/doctest.h"
+#include <doctest/doctest.h>
 
 namespace tandem::kernels {
 namespace {
