@@ -49,7 +49,7 @@ CommandSpec pull_command() {
       .examples = {{"tandem pull smollm2", "the demo model, 98 MB"},
                    {"tandem pull hf:ORG/REPO/model-Q4_K_M.gguf", "one file of a repository"},
                    {"tandem pull https://HOST/model.gguf", "any address"}},
-      .groups = {pull_options(), general_options()},
+      .groups = {general_options()},
   };
 }
 

@@ -46,6 +46,9 @@ OptionGroup model_options() {
                .help = "Where the model runs"},
               {.name = "threads", .type = kInteger, .default_note = "the cores this process may use", .min = 1,
                .max = 1024, .help = "Threads of the CPU device", .letter = 't'},
+              {.name = "isa", .type = kChoice, .default_text = "auto",
+               .choices = {"auto", "scalar", "avx2", "avx512", "avx512bf16"},
+               .help = "Instruction set of the CPU device. All give the same answers; auto: the fastest here"},
           }};
 }
 
@@ -182,14 +185,6 @@ OptionGroup inspect_graph_options() {
 OptionGroup json_options() {
   return {"Output",
           {{.name = "json", .type = kSwitch, .default_text = "false", .help = "Print JSON in place of text"}}};
-}
-
-OptionGroup pull_options() {
-  return {"Download",
-          {
-              {.name = "sha256", .default_note = "what the source says, else not checked",
-               .help = "Refuse the file unless it has this SHA-256"},
-          }};
 }
 
 OptionGroup option_table_options() {

@@ -16,7 +16,6 @@ OptionGroup bench_engine_options();
 OptionGroup bench_limits_options();
 OptionGroup inspect_graph_options();
 OptionGroup json_options();        // --json alone
-OptionGroup pull_options();
 OptionGroup option_table_options();
 
 }  // namespace tandem::cli

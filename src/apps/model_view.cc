@@ -1,0 +1,51 @@
+#include "apps/model_view.h"
+
+#include <algorithm>
+
+#include "apps/model_source.h"
+#include "apps/wiring.h"
+#include "compute/graph/memory_plan.h"
+#include "compute/model/rope_table.h"
+#include "compute/model/weight_names.h"
+#include "plugins/cpu/cpu_plugin.h"
+
+namespace tandem::apps {
+
+Result<ModelView> view_model(const std::string& model, const OptionValues& values, const std::string& passes) {
+  TRY_ASSIGN(const std::string path, locate_model(model));
+  TRY_ASSIGN(const runner::RunnerOptions options, runner_options(values, path));
+  TRY_ASSIGN(model::WeightFiles files, model::WeightFiles::open(path));
+  TRY_ASSIGN(model::ModelConfig config, model::read_config(files));
+  TRY_ASSIGN(const model::ModelTensors tensors, model::collect(files, config));
+  const model::Activations activations = options.activations.value_or(model::default_activations(tensors));
+  // Only the shape of the graph is looked at: a table for one position will do.
+  const std::vector<float> rope_table = model::rope_cos_sin(config.rope, config.head_dim, 1);
+  const model::BuildOptions build{activations, options.quantization, rope_table, 1};
+  TRY_ASSIGN(model::ModelGraphs graphs, model::build_graphs(config, tensors, build));
+  TRY_ASSIGN(graph::PassChoice choice, graph::parse_passes(passes));
+  graph::run_passes(graphs.body, choice);
+  graph::run_passes(graphs.head, choice);
+
+  TRY_ASSIGN(const device::Plugin plugin, device::Plugin::from_entry(options.plugin));
+  TRY_ASSIGN(const device::Device device, device::Device::open(plugin, 0, td_device_options{1, 0, ""}));
+  const graph::RowBytes row_bytes = [&](td_format format, uint32_t columns) { return device.row_bytes(format, columns); };
+  ModelView view{std::move(files), std::move(config), activations, std::move(graphs), std::move(choice), {}, {}};
+  view.body = graph::cost_of(view.graphs.body, row_bytes);
+  view.head = graph::cost_of(view.graphs.head, row_bytes);
+  const bool reuse = view.passes.has("plan_memory");
+  const graph::RowCounts rows{view.max_tokens, 64};
+  view.arena_bytes = std::max(graph::plan_memory(view.graphs.body, rows, row_bytes, reuse).arena_bytes,
+                              graph::plan_memory(view.graphs.head, rows, row_bytes, reuse).arena_bytes);
+  return view;
+}
+
+const char* activations_name(model::Activations activations) {
+  switch (activations) {
+    case model::Activations::kF32: return "f32";
+    case model::Activations::kBF16: return "bf16";
+    case model::Activations::kInt8: return "int8";
+  }
+  return "?";
+}
+
+}  // namespace tandem::apps

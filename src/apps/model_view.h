@@ -1,0 +1,33 @@
+#pragma once
+// A model's configuration and graphs without its weights being packed: what inspect shows, and where bench has the
+// model's sizes from.
+
+#include <memory>
+#include <string>
+
+#include "base/options.h"
+#include "compute/device/device.h"
+#include "compute/graph/passes.h"
+#include "compute/graph/plan.h"
+#include "compute/model/build_graph.h"
+#include "compute/model/weight_file.h"
+
+namespace tandem::apps {
+
+struct ModelView {
+  model::WeightFiles files;
+  model::ModelConfig config;
+  model::Activations activations = model::Activations::kF32;
+  model::ModelGraphs graphs;     // borrow files
+  graph::PassChoice passes;      // that ran
+  graph::GraphCost body, head;
+  uint64_t arena_bytes = 0;      // for steps of `max_tokens`
+  uint32_t max_tokens = 512;
+};
+
+// `passes` as in --passes. Takes --activations and --quantization from `values`.
+Result<ModelView> view_model(const std::string& model, const OptionValues& values, const std::string& passes);
+
+const char* activations_name(model::Activations activations);
+
+}  // namespace tandem::apps

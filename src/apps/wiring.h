@@ -1,0 +1,35 @@
+#pragma once
+// From option values to the parts of one process: model on a device, its text, and the engine over it. Shared by
+// serve, run, bench and inspect, so that all four mean the same by an option.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "base/options.h"
+#include "compute/model/weight_file.h"
+#include "serve/engine/engine.h"
+#include "serve/runner/model_runner.h"
+#include "serve/text/text_model.h"
+
+namespace tandem::apps {
+
+// Checks what a single option's range cannot: combinations. The model is not looked at.
+Result<runner::RunnerOptions> runner_options(const OptionValues& values, const std::string& model_path);
+
+struct LoadedModel {
+  std::unique_ptr<runner::ModelRunner> runner;
+  std::unique_ptr<text::TextModel> text;  // borrowed by the API: keeps its address
+};
+
+// Finds MODEL, maps its files, and loads weights and tokenizer side by side. With --chat-template that template takes
+// the place of the model's.
+Result<LoadedModel> load_model(const std::string& model, const OptionValues& values);
+
+// Needs the scheduling and KV options; those that `values` does not declare keep their defaults.
+engine::EngineConfig engine_config(const OptionValues& values, const runner::ModelRunner& runner,
+                                   const std::string& model_name);
+
+}  // namespace tandem::apps
