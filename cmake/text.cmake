@@ -47,3 +47,6 @@ add_dependencies(tandem_text tandem_text_build)
 set_target_properties(tandem_text PROPERTIES
   IMPORTED_LOCATION "${text_lib}"
   INTERFACE_LINK_LIBRARIES "Threads::Threads;${CMAKE_DL_LIBS};m")
+
+add_test(NAME text_crates COMMAND "${CMAKE_COMMAND}" -E env "CARGO=${CARGO}"
+         "${CMAKE_SOURCE_DIR}/tools/list_crates.py" --check)
