@@ -21,11 +21,21 @@ constexpr std::string_view kBadString = "a string holds half of a surrogate pair
 // Fails only for strings that are no valid UTF-8: the library lets an escaped lone low surrogate through.
 bool convert(const dom::element& from, JsonValue& to) {
   switch (from.type()) {
-    case dom::element_type::NULL_VALUE: to = JsonValue(); return true;
-    case dom::element_type::BOOL: to = JsonValue(bool(from.get_bool().value_unsafe())); return true;
-    case dom::element_type::INT64: to = JsonValue(int64_t{from.get_int64().value_unsafe()}); return true;
-    case dom::element_type::UINT64: to = JsonValue(uint64_t{from.get_uint64().value_unsafe()}); return true;
-    case dom::element_type::DOUBLE: to = JsonValue(double{from.get_double().value_unsafe()}); return true;
+    case dom::element_type::NULL_VALUE:
+      to = JsonValue();
+      return true;
+    case dom::element_type::BOOL:
+      to = JsonValue(bool(from.get_bool().value_unsafe()));
+      return true;
+    case dom::element_type::INT64:
+      to = JsonValue(int64_t{from.get_int64().value_unsafe()});
+      return true;
+    case dom::element_type::UINT64:
+      to = JsonValue(uint64_t{from.get_uint64().value_unsafe()});
+      return true;
+    case dom::element_type::DOUBLE:
+      to = JsonValue(double{from.get_double().value_unsafe()});
+      return true;
     case dom::element_type::STRING: {
       const std::string_view text = from.get_string().value_unsafe();
       to = JsonValue(std::string(text));
@@ -116,10 +126,14 @@ bool JsonValue::as_uint64(uint64_t& out) const {
 }
 
 bool JsonValue::as_double(double& out) const {
-  if (const double* held = std::get_if<double>(&value_)) out = *held;
-  else if (const int64_t* held_int = std::get_if<int64_t>(&value_)) out = static_cast<double>(*held_int);
-  else if (const uint64_t* held_uint = std::get_if<uint64_t>(&value_)) out = static_cast<double>(*held_uint);
-  else return false;
+  if (const double* held = std::get_if<double>(&value_))
+    out = *held;
+  else if (const int64_t* held_int = std::get_if<int64_t>(&value_))
+    out = static_cast<double>(*held_int);
+  else if (const uint64_t* held_uint = std::get_if<uint64_t>(&value_))
+    out = static_cast<double>(*held_uint);
+  else
+    return false;
   return true;
 }
 
@@ -174,12 +188,23 @@ JsonWriter& JsonWriter::string(std::string_view text) {
     flush(i);
     plain_from = i + 1;
     switch (byte) {
-      case '"': text_ += "\\\""; break;
-      case '\\': text_ += "\\\\"; break;
-      case '\n': text_ += "\\n"; break;
-      case '\r': text_ += "\\r"; break;
-      case '\t': text_ += "\\t"; break;
-      default: fmt::format_to(std::back_inserter(text_), "\\u{:04x}", byte);
+      case '"':
+        text_ += "\\\"";
+        break;
+      case '\\':
+        text_ += "\\\\";
+        break;
+      case '\n':
+        text_ += "\\n";
+        break;
+      case '\r':
+        text_ += "\\r";
+        break;
+      case '\t':
+        text_ += "\\t";
+        break;
+      default:
+        fmt::format_to(std::back_inserter(text_), "\\u{:04x}", byte);
     }
   }
   flush(text.size());

@@ -106,10 +106,14 @@ class Scanner {
     out = 0;
     for (int i = 0; i < 4; ++i, ++at_) {
       const char c = peek();
-      if (c >= '0' && c <= '9') out = out * 16 + static_cast<unsigned>(c - '0');
-      else if (c >= 'a' && c <= 'f') out = out * 16 + static_cast<unsigned>(c - 'a' + 10);
-      else if (c >= 'A' && c <= 'F') out = out * 16 + static_cast<unsigned>(c - 'A' + 10);
-      else return false;
+      if (c >= '0' && c <= '9')
+        out = out * 16 + static_cast<unsigned>(c - '0');
+      else if (c >= 'a' && c <= 'f')
+        out = out * 16 + static_cast<unsigned>(c - 'a' + 10);
+      else if (c >= 'A' && c <= 'F')
+        out = out * 16 + static_cast<unsigned>(c - 'A' + 10);
+      else
+        return false;
     }
     return true;
   }

@@ -16,7 +16,8 @@ std::string fault_of(std::string_view text) {
 }
 
 TEST_CASE("values keep their kind and numbers their full range") {
-  auto parsed = JsonValue::parse(R"( {"a":[1,-9223372036854775808,18446744073709551615,1.5,1e3,true,null,"x\u00e9\ud83d\ude00"],"b":{}} )");
+  auto parsed = JsonValue::parse(
+      R"( {"a":[1,-9223372036854775808,18446744073709551615,1.5,1e3,true,null,"x\u00e9\ud83d\ude00"],"b":{}} )");
   REQUIRE(parsed);
   const JsonValue::Array& items = *parsed->find("a")->if_array();
   int64_t as_int = 0;
@@ -77,13 +78,20 @@ TEST_CASE("nesting is bounded whatever the size") {
 
 TEST_CASE("the writer escapes, replaces invalid bytes and puts commas") {
   JsonWriter json;
-  json.begin_object().key("a").begin_array().integer(-1).unsigned_integer(18446744073709551615u).number(0.1).number(0.1f);
+  json.begin_object()
+      .key("a")
+      .begin_array()
+      .integer(-1)
+      .unsigned_integer(18446744073709551615u)
+      .number(0.1)
+      .number(0.1f);
   json.boolean(true).null().string("q\"\\\n\x01/\xF0\x9F\x98\x80").end_array();
   json.key("bad").string("x\xE8\xB5y\xFFz\xED\xA0\x80").key("o").begin_object().end_object();
   json.key("nan").number(std::nan("")).key("raw").raw("[1]").end_object();
-  CHECK(json.text() == "{\"a\":[-1,18446744073709551615,0.1,0.1,true,null,\"q\\\"\\\\\\n\\u0001/\xF0\x9F\x98\x80\"],"
-                       "\"bad\":\"x\xEF\xBF\xBDy\xEF\xBF\xBDz\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\",\"o\":{},"
-                       "\"nan\":null,\"raw\":[1]}");
+  CHECK(json.text() ==
+        "{\"a\":[-1,18446744073709551615,0.1,0.1,true,null,\"q\\\"\\\\\\n\\u0001/\xF0\x9F\x98\x80\"],"
+        "\"bad\":\"x\xEF\xBF\xBDy\xEF\xBF\xBDz\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\",\"o\":{},"
+        "\"nan\":null,\"raw\":[1]}");
 }
 
 TEST_CASE("what is written reads back equal, and written again is the same text") {

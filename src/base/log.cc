@@ -21,8 +21,11 @@ std::string_view level_name(LogLevel level) { return kLevelNames[static_cast<siz
 
 // As it is when it is one plain word, else as a JSON string, so that a line stays one line and splits at spaces.
 std::string quoted(std::string_view value) {
-  const bool is_plain = !value.empty() && value.find_first_of(" \"=\\") == std::string_view::npos &&
-                        [&] { for (unsigned char c : value) if (c < 0x21 || c > 0x7E) return false; return true; }();
+  const bool is_plain = !value.empty() && value.find_first_of(" \"=\\") == std::string_view::npos && [&] {
+    for (unsigned char c : value)
+      if (c < 0x21 || c > 0x7E) return false;
+    return true;
+  }();
   return is_plain ? std::string(value) : JsonWriter().string(value).take();
 }
 

@@ -32,10 +32,14 @@ std::string number(double value) {
 std::string escaped(std::string_view text, bool is_label) {
   std::string out;
   for (char c : text) {
-    if (c == '\\') out += "\\\\";
-    else if (c == '\n') out += "\\n";
-    else if (c == '"' && is_label) out += "\\\"";
-    else out.push_back(c);
+    if (c == '\\')
+      out += "\\\\";
+    else if (c == '\n')
+      out += "\\n";
+    else if (c == '"' && is_label)
+      out += "\\\"";
+    else
+      out.push_back(c);
   }
   return out;
 }
@@ -160,7 +164,8 @@ std::string MetricRegistry::exposition() const {
                        kKindNames[static_cast<size_t>(family.kind)]);
     for (const auto& series : family.series) {
       if (series->counter) out += fmt::format("{}{} {}\n", name, label_set(series->labels), series->counter->value());
-      if (series->gauge) out += fmt::format("{}{} {}\n", name, label_set(series->labels), number(series->gauge->value()));
+      if (series->gauge)
+        out += fmt::format("{}{} {}\n", name, label_set(series->labels), number(series->gauge->value()));
       if (series->histogram) append_histogram(out, name, *series);
     }
   }

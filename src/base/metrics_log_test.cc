@@ -49,7 +49,8 @@ TEST_CASE("a log line is one line: time in UTC, level, folder, text, quoted valu
   CHECK(rfc3339_utc(951782400000) == "2000-02-29T00:00:00.000Z");
   CHECK(format_log_line(LogFormat::kText, 1706745599007, LogLevel::kInfo, "net/http", "listening\nnow",
                         {{"port", "8000"}, {"path", "a b"}, {"empty", ""}, {"quote", "x\"y\n"}}) ==
-        "2024-01-31T23:59:59.007Z info    net/http: listening now port=8000 path=\"a b\" empty=\"\" quote=\"x\\\"y\\n\"\n");
+        "2024-01-31T23:59:59.007Z info    net/http: listening now port=8000 path=\"a b\" empty=\"\" "
+        "quote=\"x\\\"y\\n\"\n");
   CHECK(format_log_line(LogFormat::kJson, 1706745599007, LogLevel::kError, "base", "say \"no\"", {{"k", "v"}}) ==
         "{\"time\":\"2024-01-31T23:59:59.007Z\",\"level\":\"error\",\"folder\":\"base\",\"text\":\"say \\\"no\\\"\","
         "\"k\":\"v\"}\n");

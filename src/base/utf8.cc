@@ -7,7 +7,7 @@ namespace tandem {
 namespace {
 
 struct Sequence {
-  size_t size = 1;   // bytes of the character, or of the invalid part
+  size_t size = 1;  // bytes of the character, or of the invalid part
   bool is_valid = false;
 };
 
@@ -18,10 +18,14 @@ Sequence sequence_at(std::string_view text, size_t at) {
   if (lead < 0x80) return {1, true};
   size_t size = 0;
   uint8_t low = 0x80, high = 0xBF;  // allowed second byte
-  if (lead >= 0xC2 && lead <= 0xDF) size = 2;
-  else if (lead >= 0xE0 && lead <= 0xEF) size = 3;
-  else if (lead >= 0xF0 && lead <= 0xF4) size = 4;
-  else return {1, false};
+  if (lead >= 0xC2 && lead <= 0xDF)
+    size = 2;
+  else if (lead >= 0xE0 && lead <= 0xEF)
+    size = 3;
+  else if (lead >= 0xF0 && lead <= 0xF4)
+    size = 4;
+  else
+    return {1, false};
   if (lead == 0xE0) low = 0xA0;
   if (lead == 0xED) high = 0x9F;
   if (lead == 0xF0) low = 0x90;

@@ -50,8 +50,10 @@ bool RawClient::read_some() {
   if (poll(&waited, 1, kPatienceMs) <= 0) return false;
   char buffer[16384];
   const ssize_t size = recv(socket_, buffer, sizeof(buffer), 0);
-  if (size <= 0) is_at_end_ = true;
-  else unread_.append(buffer, static_cast<size_t>(size));
+  if (size <= 0)
+    is_at_end_ = true;
+  else
+    unread_.append(buffer, static_cast<size_t>(size));
   return size > 0;
 }
 
@@ -67,14 +69,16 @@ std::string RawClient::read_until(std::string_view text) {
 }
 
 std::string RawClient::read_bytes(size_t count) {
-  while (unread_.size() < count && read_some()) {}
+  while (unread_.size() < count && read_some()) {
+  }
   std::string out = unread_.substr(0, count);
   unread_.erase(0, count);
   return out;
 }
 
 bool RawClient::is_closed_by_peer() {
-  while (read_some()) {}
+  while (read_some()) {
+  }
   return is_at_end_;
 }
 

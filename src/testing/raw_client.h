@@ -37,8 +37,8 @@ class RawClient {
 // One whole answer.
 struct RawAnswer {
   int status = 0;
-  std::string head;  // status line and headers
-  std::string body;  // chunks joined
+  std::string head;                                 // status line and headers
+  std::string body;                                 // chunks joined
   std::string header(std::string_view name) const;  // any case; empty when absent
 };
 

@@ -8,24 +8,34 @@ namespace {
 
 std::string_view type_of_status(int status) {
   switch (status) {
-    case 401: return "authentication_error";
-    case 404: return "not_found_error";
-    case 429: return "rate_limit_error";
-    case 503: return "overloaded_error";
-    default: return status < 500 ? "invalid_request_error" : "internal_error";
+    case 401:
+      return "authentication_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return status < 500 ? "invalid_request_error" : "internal_error";
   }
 }
 
 int status_of(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kInvalidArgument: return 400;
-    case ErrorCode::kNotFound: return 404;
+    case ErrorCode::kInvalidArgument:
+      return 400;
+    case ErrorCode::kNotFound:
+      return 404;
     case ErrorCode::kExhausted:
-    case ErrorCode::kDeadline: return 429;
+    case ErrorCode::kDeadline:
+      return 429;
     case ErrorCode::kUnavailable:
-    case ErrorCode::kCancelled: return 503;
+    case ErrorCode::kCancelled:
+      return 503;
     case ErrorCode::kCorrupt:
-    case ErrorCode::kInternal: return 500;
+    case ErrorCode::kInternal:
+      return 500;
   }
   return 500;
 }

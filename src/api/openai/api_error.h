@@ -12,10 +12,10 @@ namespace tandem::openai {
 
 struct ApiError {
   int status = 500;
-  std::string type;     // invalid_request_error, authentication_error, ...
+  std::string type;  // invalid_request_error, authentication_error, ...
   std::string message;
-  std::string param;    // the field at fault; empty: null
-  std::string code;     // such as "context_length_exceeded"; empty: null
+  std::string param;         // the field at fault; empty: null
+  std::string code;          // such as "context_length_exceeded"; empty: null
   double retry_after_s = 0;  // > 0: sent as Retry-After, rounded up
 };
 

@@ -101,9 +101,8 @@ struct ApiServer {
     api = std::make_unique<OpenAiApi>(*generator, model, std::move(config), registry, clock);
     gate = std::make_unique<ServingGate>(registry, "1.2.3");
     gate->open(*api);
-    auto started = http::HttpServer::start({}, [this](http::HttpRequest request, auto writer) {
-      (*gate)(std::move(request), std::move(writer));
-    });
+    auto started = http::HttpServer::start(
+        {}, [this](http::HttpRequest request, auto writer) { (*gate)(std::move(request), std::move(writer)); });
     REQUIRE(started);
     server = std::move(started).value();
   }
@@ -129,7 +128,8 @@ struct ApiServer {
   JsonValue complete(std::string_view fields) const { return ok("/v1/completions", "{" + std::string(fields) + "}"); }
   JsonValue chat(std::string_view more_fields = {}) const { return ok("/v1/chat/completions", chat_body(more_fields)); }
   static std::string chat_body(std::string_view more_fields = {}) {
-    return R"({"messages":[{"role":"user","content":"hi"}])" + (more_fields.empty() ? "" : "," + std::string(more_fields)) + "}";
+    return R"({"messages":[{"role":"user","content":"hi"}])" +
+           (more_fields.empty() ? "" : "," + std::string(more_fields)) + "}";
   }
   std::string metric(std::string_view line_start) const {
     const std::string text = "\n" + get("/metrics").body;
@@ -152,8 +152,10 @@ inline std::vector<JsonValue> events_of(std::string_view body) {
     CHECK(!is_done);
     if (event.starts_with(":")) continue;
     REQUIRE(event.starts_with("data: "));
-    if (event == "data: [DONE]") is_done = true;
-    else events.push_back(json_of(event.substr(6)));
+    if (event == "data: [DONE]")
+      is_done = true;
+    else
+      events.push_back(json_of(event.substr(6)));
   }
   CHECK(is_done);
   return events;

@@ -62,12 +62,15 @@ JsonValue tool_call(FieldReader& fields, const std::string& name, const JsonValu
   JsonValue::Object out_function;
   for (const auto& [key, value] : *function->if_object()) {
     const bool is_arguments = key == "arguments" && !value.is_null();
-    out_function.emplace_back(key, is_arguments ? arguments_object(fields, name + ".function.arguments", value) : value);
+    out_function.emplace_back(key,
+                              is_arguments ? arguments_object(fields, name + ".function.arguments", value) : value);
   }
   JsonValue::Object out;
   for (const auto& [key, value] : *call.if_object()) {
-    if (key == "function") out.emplace_back(key, JsonValue(out_function));
-    else out.emplace_back(key, value);
+    if (key == "function")
+      out.emplace_back(key, JsonValue(out_function));
+    else
+      out.emplace_back(key, value);
   }
   return JsonValue(std::move(out));
 }
@@ -79,7 +82,8 @@ JsonValue tool_calls(FieldReader& fields, const std::string& name, const JsonVal
     return {};
   }
   JsonValue::Array out;
-  for (size_t i = 0; i < list->size(); ++i) out.push_back(tool_call(fields, fmt::format("{}[{}]", name, i), (*list)[i]));
+  for (size_t i = 0; i < list->size(); ++i)
+    out.push_back(tool_call(fields, fmt::format("{}[{}]", name, i), (*list)[i]));
   return JsonValue(std::move(out));
 }
 
@@ -137,16 +141,20 @@ ChatPrompt read_chat_prompt(FieldReader& fields) {
     return prompt;
   }
   const JsonValue::Array* list = messages->if_array();
-  if (!list) fields.fail_kind("messages", "a list of messages", *messages);
-  else if (list->empty()) fields.fail("messages", "is empty");
+  if (!list)
+    fields.fail_kind("messages", "a list of messages", *messages);
+  else if (list->empty())
+    fields.fail("messages", "is empty");
   if (fields.has_failed()) return prompt;
   for (size_t i = 0; i < list->size(); ++i) {
     prompt.messages.push_back(message(fields, fmt::format("messages[{}]", i), (*list)[i]));
   }
   read_tools(fields, prompt);
   if (const JsonValue* documents = fields.get("documents")) {
-    if (documents->if_array()) prompt.documents = *documents;
-    else fields.fail_kind("documents", "a list", *documents);
+    if (documents->if_array())
+      prompt.documents = *documents;
+    else
+      fields.fail_kind("documents", "a list", *documents);
   }
   prompt.add_generation_prompt = fields.flag("add_generation_prompt", true);
   const std::string effort = fields.text("reasoning_effort");

@@ -23,7 +23,8 @@ TEST_CASE("a chat is answered whole, with usage, from the rendered template") {
 
 TEST_CASE("a chat streams role, tokens, end, usage when asked for, [DONE], with one id") {
   ApiServer server("Hi");
-  const auto answer = server.post("/v1/chat/completions", ApiServer::chat_body(R"("stream":true,"stream_options":{"include_usage":true})"));
+  const auto answer = server.post("/v1/chat/completions",
+                                  ApiServer::chat_body(R"("stream":true,"stream_options":{"include_usage":true})"));
   CHECK(answer.status == 200);
   CHECK(answer.header("Content-Type") == "text/event-stream");
   const auto events = events_of(answer.body);
@@ -57,9 +58,10 @@ TEST_CASE("contents may be parts; tools and variables reach the template; what i
     }
     return server.model.tokenizer.decode(ids, false);
   };
-  CHECK(prompt_of(R"({"messages":[{"role":"developer","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+  CHECK(
+      prompt_of(R"({"messages":[{"role":"developer","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
                       {"role":"assistant","content":null}],"add_generation_prompt":false})") ==
-        "<|im_start|>system\na\nb<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n");
+      "<|im_start|>system\na\nb<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n");
   const auto refusal = [&](const std::string& fields) {
     const auto answer = server.post("/v1/chat/completions", "{" + fields + "}");
     CHECK(answer.status == 400);
@@ -69,8 +71,10 @@ TEST_CASE("contents may be parts; tools and variables reach the template; what i
         "messages[0].content: parts of type \"image_url\" are not supported, only \"text\"");
   CHECK(refusal(R"("messages":[{"role":"user","content":"x"}],"tools":[],"tool_choice":"required")") ==
         "tool_choice: a required or named tool is not supported yet, only \"auto\" and \"none\"");
-  CHECK(refusal(R"("messages":[{"role":"assistant","tool_calls":[{"type":"function","function":{"name":"f","arguments":"{"}}]}])")
-            .starts_with("messages[0].tool_calls[0].function.arguments: expected a string that holds a JSON object"));
+  CHECK(
+      refusal(
+          R"("messages":[{"role":"assistant","tool_calls":[{"type":"function","function":{"name":"f","arguments":"{"}}]}])")
+          .starts_with("messages[0].tool_calls[0].function.arguments: expected a string that holds a JSON object"));
 }
 
 TEST_CASE("without a chat template chat says what to do, completions work") {
@@ -109,7 +113,8 @@ TEST_CASE("return_token_ids gives the ids of prompt and answer, in streams once 
   CHECK(json_at(whole, "choices.0.token_ids") == "[97,98,261]");
   const std::string prompt = json_at(whole, "choices.0.prompt_token_ids");
   CHECK(prompt.starts_with("[259,"));
-  const auto events = events_of(server.post("/v1/chat/completions", ApiServer::chat_body(R"("return_token_ids":true,"stream":true)")).body);
+  const auto events = events_of(
+      server.post("/v1/chat/completions", ApiServer::chat_body(R"("return_token_ids":true,"stream":true)")).body);
   CHECK(json_at(events[0], "choices.0.prompt_token_ids") == prompt);
   CHECK(json_at(events[1], "choices.0.token_ids") == "[97]");
   CHECK(json_at(events[3], "choices.0.token_ids") == "[261]");
@@ -122,7 +127,8 @@ TEST_CASE("a silent stream keeps the line open with comments, and headers come a
   server.generator->hold(true);
   testing::RawClient client(server.port());
   const std::string body = ApiServer::chat_body(R"("stream":true)");
-  client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+              "\r\n\r\n" + body);
   CHECK(client.read_until("\r\n\r\n").starts_with("HTTP/1.1 200 OK\r\n"));
   CHECK(client.read_bytes(26) == "8\r\n: ping\n\n\r\n8\r\n: ping\n\n\r\n");
   server.generator->hold(false);

@@ -55,9 +55,12 @@ std::string Choice::shown_text(const sched::ChoiceDelta& delta, size_t index) {
 std::string_view Choice::finish_reason() const {
   if (!finish_) return "abort";
   switch (finish_->reason) {
-    case sched::FinishReason::kStop: return "stop";
-    case sched::FinishReason::kLength: return "length";
-    case sched::FinishReason::kCancelled: return "abort";
+    case sched::FinishReason::kStop:
+      return "stop";
+    case sched::FinishReason::kLength:
+      return "length";
+    case sched::FinishReason::kCancelled:
+      return "abort";
   }
   return "abort";
 }
@@ -66,7 +69,8 @@ JsonValue Choice::stop_reason() const {
   if (!finish_ || finish_->reason != sched::FinishReason::kStop) return {};
   if (finish_->by_stop_rule) return JsonValue(std::string(text_.stop()));
   const auto& asked = options_.stop_token_ids;
-  const bool is_asked = finish_->stop_token && std::find(asked.begin(), asked.end(), *finish_->stop_token) != asked.end();
+  const bool is_asked =
+      finish_->stop_token && std::find(asked.begin(), asked.end(), *finish_->stop_token) != asked.end();
   return is_asked ? JsonValue(int64_t{*finish_->stop_token}) : JsonValue();
 }
 

@@ -59,8 +59,10 @@ int64_t FieldReader::integer(std::string_view name, int64_t otherwise, int64_t l
   if (!value) return otherwise;
   int64_t number = 0;
   if (value->as_int64(number) && number >= low && number <= high) return number;
-  if (high == INT64_MAX) fail_kind(name, fmt::format("an integer not below {}", low), *value);
-  else fail_kind(name, fmt::format("an integer from {} to {}", low, high), *value);
+  if (high == INT64_MAX)
+    fail_kind(name, fmt::format("an integer not below {}", low), *value);
+  else
+    fail_kind(name, fmt::format("an integer from {} to {}", low, high), *value);
   return otherwise;
 }
 
@@ -87,12 +89,16 @@ std::vector<std::string> FieldReader::texts(std::string_view name, size_t max_co
   if (!value) return out;
   if (const std::string* text = value->if_string()) return {*text};
   const JsonValue::Array* list = value->if_array();
-  if (!list) fail_kind(name, "a string or a list of strings", *value);
-  else if (list->size() > max_count) fail(name, fmt::format("{} entries, at most {} are allowed", list->size(), max_count));
+  if (!list)
+    fail_kind(name, "a string or a list of strings", *value);
+  else if (list->size() > max_count)
+    fail(name, fmt::format("{} entries, at most {} are allowed", list->size(), max_count));
   if (has_failed()) return out;
   for (const JsonValue& item : *list) {
-    if (const std::string* text = item.if_string()) out.push_back(*text);
-    else fail_kind(name, "a list of strings", item);
+    if (const std::string* text = item.if_string())
+      out.push_back(*text);
+    else
+      fail_kind(name, "a list of strings", item);
   }
   return out;
 }
@@ -101,8 +107,10 @@ std::vector<TokenId> FieldReader::token_ids(std::string_view name, size_t max_co
   const JsonValue* value = get(name);
   if (!value) return {};
   const JsonValue::Array* list = value->if_array();
-  if (!list) fail_kind(name, "a list of token ids", *value);
-  else if (list->size() > max_count) fail(name, fmt::format("{} entries, at most {} are allowed", list->size(), max_count));
+  if (!list)
+    fail_kind(name, "a list of token ids", *value);
+  else if (list->size() > max_count)
+    fail(name, fmt::format("{} entries, at most {} are allowed", list->size(), max_count));
   if (has_failed()) return {};
   return read_token_ids(*this, name, *list, vocab_size);
 }

@@ -41,7 +41,9 @@ class FieldReader {
   // "NAME: expected WHAT, got KIND".
   void fail_kind(std::string_view name, std::string_view expected, const JsonValue& got);
   // Takes over another reader's fault.
-  void absorb(const FieldReader& inner) { if (!error_ && inner.error_) error_ = inner.error_; }
+  void absorb(const FieldReader& inner) {
+    if (!error_ && inner.error_) error_ = inner.error_;
+  }
 
   bool has_failed() const { return error_.has_value(); }
   const ApiError& error() const { return *error_; }

@@ -6,9 +6,9 @@ namespace {
 // vLLM's buckets, which dashboards divide by.
 const std::vector<double> kFirstTokenBounds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                                1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
-const std::vector<double> kPerTokenBounds = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5,
-                                             .75, 1,    2.5, 5,    7.5, 10, 20, 40, 80};
-const std::vector<double> kRequestBounds = {.3, .5, .8, 1,  1.5, 2,  2.5, 5,   10,  15,  20,
+const std::vector<double> kPerTokenBounds = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                                             .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
+const std::vector<double> kRequestBounds = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                             30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const std::vector<double> kChoiceBounds = {1, 2, 5, 10, 20};
 
@@ -86,8 +86,7 @@ void FrontMetrics::observe_choice_end(std::string_view reason, uint64_t num_toke
   registry_.counter("vllm:request_success_total", "Choices ended, by reason.", labels).add();
   generation_length_->observe(static_cast<double>(num_tokens));
   if (num_tokens < 2) return;
-  const double per_token_s =
-      seconds(times.first_token_ns, times.last_token_ns) / static_cast<double>(num_tokens - 1);
+  const double per_token_s = seconds(times.first_token_ns, times.last_token_ns) / static_cast<double>(num_tokens - 1);
   per_token_->observe(per_token_s);
   per_token_old_->observe(per_token_s);
 }

@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 
-
 namespace tandem::openai {
 namespace {
 
@@ -38,9 +37,9 @@ bool is_same_key(std::string_view given, std::string_view known) {
 std::string_view given_key(const http::HttpRequest& request) {
   constexpr std::string_view kBearer = "bearer ";
   const std::string_view header = request.header("Authorization");
-  const bool is_bearer = header.size() > kBearer.size() &&
-                         std::equal(kBearer.begin(), kBearer.end(), header.begin(),
-                                    [](char want, char got) { return want == (got | 0x20); });
+  const bool is_bearer =
+      header.size() > kBearer.size() && std::equal(kBearer.begin(), kBearer.end(), header.begin(),
+                                                   [](char want, char got) { return want == (got | 0x20); });
   return is_bearer ? header.substr(kBearer.size()) : request.header("X-Api-Key");
 }
 
@@ -142,7 +141,8 @@ bool OpenAiApi::admit(Call& call) {
     if (is_same_key(given, known->key.key)) tenant = known.get();
   }
   if (!tenant) {
-    const std::string_view message = given.empty() ? "an API key is needed: Authorization: Bearer KEY" : "the API key is wrong";
+    const std::string_view message =
+        given.empty() ? "an API key is needed: Authorization: Bearer KEY" : "the API key is wrong";
     refuse(call, {401, "authentication_error", std::string(message), {}, "invalid_api_key", 0});
     return false;
   }
@@ -170,8 +170,9 @@ void OpenAiApi::refuse(Call& call, const ApiError& error) const {
 std::optional<ApiError> OpenAiApi::check_model(const std::string& name) const {
   const auto& names = config_.served_names;
   if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) return std::nullopt;
-  return ApiError{404, "not_found_error", fmt::format("the model \"{}\" is not served here, \"{}\" is", name, names[0]),
-                  "model", "model_not_found", 0};
+  return ApiError{
+      404,     "not_found_error", fmt::format("the model \"{}\" is not served here, \"{}\" is", name, names[0]),
+      "model", "model_not_found", 0};
 }
 
 uint64_t OpenAiApi::next_seed() const {
@@ -180,8 +181,10 @@ uint64_t OpenAiApi::next_seed() const {
 }
 
 void OpenAiApi::on_worker(const std::shared_ptr<Call>& call, std::function<void()> job) {
-  if (call->request.body.size() <= config_.worker_body_bytes) job();
-  else if (!worker_.try_post(std::move(job))) refuse(*call, api_error({ErrorCode::kUnavailable, "too many requests wait"}, 1));
+  if (call->request.body.size() <= config_.worker_body_bytes)
+    job();
+  else if (!worker_.try_post(std::move(job)))
+    refuse(*call, api_error({ErrorCode::kUnavailable, "too many requests wait"}, 1));
 }
 
 void OpenAiApi::generate(const std::shared_ptr<Call>& call, bool is_chat) {

@@ -34,11 +34,11 @@ struct ApiConfig {
   std::vector<std::string> served_names;  // at least one; the first is shown
   std::vector<ApiKey> keys;               // none: open to all
   uint32_t max_logprobs = 64;
-  bool parse_special = true;              // raw prompts may hold control tokens
+  bool parse_special = true;  // raw prompts may hold control tokens
   SamplingDefaults defaults;
-  std::optional<uint64_t> seed;           // where requests have none; absent: random
-  int64_t ping_interval_ms = 15'000;      // of comments in silent streams; 0: none
-  size_t worker_body_bytes = 8 << 10;     // bodies over it are read and tokenized off the I/O thread
+  std::optional<uint64_t> seed;        // where requests have none; absent: random
+  int64_t ping_interval_ms = 15'000;   // of comments in silent streams; 0: none
+  size_t worker_body_bytes = 8 << 10;  // bodies over it are read and tokenized off the I/O thread
   size_t worker_queue_limit = 1024;
 };
 
@@ -88,11 +88,11 @@ class OpenAiApi {
   mutable FrontMetrics metrics_;
   std::vector<std::unique_ptr<Tenant>> tenants_;
   http::Router router_;
-  const int64_t created_;       // Unix seconds
-  const uint64_t id_base_;      // random: ids of two runs differ
+  const int64_t created_;   // Unix seconds
+  const uint64_t id_base_;  // random: ids of two runs differ
   mutable std::atomic<uint64_t> num_ids_{0};
   mutable std::atomic<uint64_t> num_seeds_{0};
-  TextWorker worker_;           // last: its jobs use the members above
+  TextWorker worker_;  // last: its jobs use the members above
 };
 
 }  // namespace tandem::openai

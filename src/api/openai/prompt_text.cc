@@ -29,10 +29,12 @@ std::string template_context(const ChatPrompt& prompt, const text::TextModel& mo
 }
 
 ApiError too_long(const std::string& num_tokens, uint32_t max_model_len) {
-  return invalid_request({},  // the caller knows the field
-                         fmt::format("the prompt has {} tokens; the model takes {}, and at least one must be left for the "
-                                     "answer", num_tokens, max_model_len),
-                         "context_length_exceeded");
+  return invalid_request(
+      {},  // the caller knows the field
+      fmt::format("the prompt has {} tokens; the model takes {}, and at least one must be left for the "
+                  "answer",
+                  num_tokens, max_model_len),
+      "context_length_exceeded");
 }
 
 }  // namespace
@@ -117,7 +119,8 @@ void PromptText::set_echo(const TextOrIds& from, bool skip_special, bool has_off
   if (!has_offsets) return;
   // A BOS that the tokenizer put in front is no part of the text, while control tokens that the client wrote are.
   const auto bos = model_.tokenizer.bos();
-  const bool has_added_bos = text && bos && prompt.ids[0] == *bos && !text->starts_with(model_.tokenizer.token_bytes(*bos));
+  const bool has_added_bos =
+      text && bos && prompt.ids[0] == *bos && !text->starts_with(model_.tokenizer.token_bytes(*bos));
   text::StreamDecoder decoder(model_.tokenizer, text ? false : skip_special);
   size_t offset = 0;
   for (size_t i = 0; i < prompt.ids.size(); ++i) {

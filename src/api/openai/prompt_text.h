@@ -19,7 +19,8 @@ class PromptText {
   Parsed<std::vector<TokenId>> chat_ids(const ChatPrompt& prompt, const GenerationOptions& options) const;
   // `index`: which of the request's prompts, for the message; echo: also what is shown of it.
   Parsed<ReplyPrompt> completion_prompt(const CompletionRequest& request, size_t index) const;
-  Parsed<std::vector<TokenId>> text_ids(const std::string& text, bool add_special, std::optional<bool> parse_special) const;
+  Parsed<std::vector<TokenId>> text_ids(const std::string& text, bool add_special,
+                                        std::optional<bool> parse_special) const;
 
   // How many tokens may follow, at most what was asked for; or 400 with both numbers.
   Parsed<uint32_t> room_for(size_t num_prompt_tokens, const GenerationOptions& options) const;

@@ -52,8 +52,10 @@ sched::Request Reply::request_for(size_t prompt) const {
   request.min_tokens = static_cast<uint32_t>(std::min<uint64_t>(options.min_tokens, request.max_tokens));
   request.ignore_eos = options.ignore_eos;
   request.stop_token_ids = options.stop_token_ids;
-  if (shows_echo_tokens()) request.prompt_logprobs = options.sampling.num_logprobs;
-  else if (request.max_tokens == 0) request.prompt_logprobs = 0;
+  if (shows_echo_tokens())
+    request.prompt_logprobs = options.sampling.num_logprobs;
+  else if (request.max_tokens == 0)
+    request.prompt_logprobs = 0;
   request.priority = options.priority;
   if (options.deadline_ms > 0) {
     request.deadline_ns = setup_.arrival_ns + static_cast<int64_t>(options.deadline_ms * 1e6);
@@ -131,8 +133,10 @@ void Reply::on_update(size_t prompt, sched::Update update) {
     return;
   }
   if (update.is_last) ++num_prompts_done_;
-  if (num_prompts_done_ == setup_.prompts.size()) complete(std::move(events));
-  else if (setup_.options.is_stream && !events.empty()) writer_->write(std::move(events));
+  if (num_prompts_done_ == setup_.prompts.size())
+    complete(std::move(events));
+  else if (setup_.options.is_stream && !events.empty())
+    writer_->write(std::move(events));
 }
 
 void Reply::take_delta(size_t prompt, sched::ChoiceDelta delta, std::string& events) {
@@ -212,8 +216,10 @@ void Reply::measure(ChoiceState& state, size_t num_tokens, bool is_first) {
     times_.first_token_ns = now_ns;
     context_.metrics.observe_first_token(times_);
   }
-  if (is_first) state.times.first_token_ns = now_ns;
-  else context_.metrics.observe_gap(static_cast<double>(now_ns - state.last_token_ns) * 1e-9);
+  if (is_first)
+    state.times.first_token_ns = now_ns;
+  else
+    context_.metrics.observe_gap(static_cast<double>(now_ns - state.last_token_ns) * 1e-9);
   state.last_token_ns = state.times.last_token_ns = now_ns;
 }
 

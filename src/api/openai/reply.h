@@ -44,7 +44,7 @@ struct ReplySetup {
   uint64_t seed = 0;
   std::vector<uint32_t> max_tokens;  // per prompt, what there is room for
   int64_t arrival_ns = 0;
-  std::shared_ptr<void> ticket;      // held as long as the request is under way
+  std::shared_ptr<void> ticket;  // held as long as the request is under way
 };
 
 class Reply : public std::enable_shared_from_this<Reply> {
@@ -59,7 +59,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
     Choice choice;
     std::vector<ShownToken> tokens;  // whole answers keep them
     std::string text;
-    bool has_begun = false;          // its first event is out
+    bool has_begun = false;  // its first event is out
     int64_t last_token_ns = 0;
     RequestTimes times;
   };

@@ -34,7 +34,9 @@ std::string event(std::string_view json) { return fmt::format("data: {}\n\n", js
 }  // namespace
 
 void ReplyFormat::begin(JsonWriter& json, bool is_chunk) const {
-  const std::string_view object = !head_.is_chat ? "text_completion" : is_chunk ? "chat.completion.chunk" : "chat.completion";
+  const std::string_view object = !head_.is_chat ? "text_completion"
+                                  : is_chunk     ? "chat.completion.chunk"
+                                                 : "chat.completion";
   json.begin_object().key("id").string(head_.id).key("object").string(object);
   json.key("created").integer(head_.created).key("model").string(head_.model).key("choices").begin_array();
 }
@@ -69,8 +71,10 @@ std::string ReplyFormat::tokens_event(size_t choice, std::string_view text, std:
   JsonWriter json;
   begin(json, true);
   json.begin_object().key("index").unsigned_integer(choice);
-  if (head_.is_chat) json.key("delta").begin_object().key("content").string(text).end_object();
-  else json.key("text").string(text);
+  if (head_.is_chat)
+    json.key("delta").begin_object().key("content").string(text).end_object();
+  else
+    json.key("text").string(text);
   json.key("logprobs");
   write_logprobs(json, tokens);
   json.key("finish_reason").null();
@@ -93,8 +97,10 @@ std::string ReplyFormat::end_event(size_t choice, const ChoiceEnd& end, const Us
   JsonWriter json;
   begin(json, true);
   json.begin_object().key("index").unsigned_integer(choice);
-  if (head_.is_chat) json.key("delta").begin_object().end_object();
-  else json.key("text").string("");
+  if (head_.is_chat)
+    json.key("delta").begin_object().end_object();
+  else
+    json.key("text").string("");
   json.key("logprobs").null().key("finish_reason").string(end.reason);
   json.key("stop_reason").value(end.stop_reason).end_object();
   return finish_chunk(json, usage);
@@ -139,16 +145,21 @@ std::string ReplyFormat::whole(const std::vector<WholeChoice>& choices, const Us
 }
 
 void ReplyFormat::write_logprobs(JsonWriter& json, std::span<const ShownToken> tokens) const {
-  if (options_.sampling.num_logprobs < 0) json.null();
-  else if (head_.is_chat) write_chat_logprobs(json, tokens);
-  else write_completion_logprobs(json, tokens);
+  if (options_.sampling.num_logprobs < 0)
+    json.null();
+  else if (head_.is_chat)
+    write_chat_logprobs(json, tokens);
+  else
+    write_completion_logprobs(json, tokens);
 }
 
 void ReplyFormat::write_chat_token(JsonWriter& json, TokenId id, float logprob) const {
   const std::string_view bytes = tokenizer_.token_bytes(id);
   json.begin_object().key("token");
-  if (options_.tokens_as_ids) json.string(fmt::format("token_id:{}", id));
-  else json.string(bytes);
+  if (options_.tokens_as_ids)
+    json.string(fmt::format("token_id:{}", id));
+  else
+    json.string(bytes);
   json.key("logprob").number(finite_logprob(logprob)).key("bytes").begin_array();
   for (char byte : bytes) json.integer(static_cast<unsigned char>(byte));
   json.end_array();
@@ -207,8 +218,10 @@ void ReplyFormat::write_completion_logprobs(JsonWriter& json, std::span<const Sh
   for (const ShownToken* token : real) json.string(completion_name(token->id));
   json.end_array().key("token_logprobs").begin_array();
   for (const ShownToken* token : real) {
-    if (token->logprob) json.number(finite_logprob(token->logprob->logprob));
-    else json.null();
+    if (token->logprob)
+      json.number(finite_logprob(token->logprob->logprob));
+    else
+      json.null();
   }
   json.end_array().key("top_logprobs").begin_array();
   for (const ShownToken* token : real) write_top(json, *token);

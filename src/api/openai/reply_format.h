@@ -33,7 +33,7 @@ struct WholeChoice {
   std::vector<ShownToken> tokens;  // of the echoed prompt too, when that is shown with logprobs
   ChoiceEnd end;
   const std::vector<TokenId>* prompt = nullptr;
-  std::vector<TokenId> ids;        // generated ones
+  std::vector<TokenId> ids;  // generated ones
 };
 
 struct ReplyHead {

@@ -9,10 +9,13 @@ namespace tandem::openai {
 namespace {
 
 // A list of texts, of ids, or of lists of ids: what the first item is, all must be.
-std::vector<TextOrIds> read_prompt_list(FieldReader& fields, const JsonValue::Array& list, const RequestLimits& limits) {
+std::vector<TextOrIds> read_prompt_list(FieldReader& fields, const JsonValue::Array& list,
+                                        const RequestLimits& limits) {
   std::vector<TextOrIds> prompts;
-  if (list.empty()) fields.fail("prompt", "is empty");
-  else if (list[0].is_number()) prompts.emplace_back(read_token_ids(fields, "prompt", list, limits.vocab_size));
+  if (list.empty())
+    fields.fail("prompt", "is empty");
+  else if (list[0].is_number())
+    prompts.emplace_back(read_token_ids(fields, "prompt", list, limits.vocab_size));
   if (list.empty() || list[0].is_number()) return prompts;
   if (list.size() > limits.max_prompts) {
     fields.fail("prompt", fmt::format("{} prompts, at most {} are allowed", list.size(), limits.max_prompts));
@@ -82,8 +85,7 @@ Parsed<CompletionRequest> parse_completion_request(std::string_view body, const 
   request.options = read_options(fields, limits, defaults);
   request.prompts = read_prompts(fields, limits);
   request.echo = fields.flag("echo", false);
-  request.options.sampling.num_logprobs =
-      static_cast<int32_t>(fields.integer("logprobs", -1, 0, limits.max_logprobs));
+  request.options.sampling.num_logprobs = static_cast<int32_t>(fields.integer("logprobs", -1, 0, limits.max_logprobs));
   if (request.options.max_tokens == 0u && !request.echo) {
     fields.fail("max_tokens", "expected an integer not below 1 (0 only with echo), got 0");
   }
@@ -102,9 +104,12 @@ Parsed<TokenizeRequest> parse_tokenize_request(std::string_view body) {
   TokenizeRequest request;
   request.model = fields.text("model");
   const std::string_view name = fields.get("prompt") || !fields.get("content") ? "prompt" : "content";
-  if (fields.get(name)) request.text = fields.text(name);
-  else if (fields.get("messages")) request.chat = read_chat_prompt(fields);
-  else fields.fail("prompt", "is missing, and so is messages");
+  if (fields.get(name))
+    request.text = fields.text(name);
+  else if (fields.get("messages"))
+    request.chat = read_chat_prompt(fields);
+  else
+    fields.fail("prompt", "is missing, and so is messages");
   request.add_special_tokens = fields.flag("add_special_tokens", request.text.has_value());
   request.parse_special = fields.optional_flag("parse_special");
   request.return_token_strs = fields.flag("return_token_strs", false);

@@ -35,8 +35,8 @@ struct SamplingDefaults {
 
 // What chat and plain completions have in common.
 struct GenerationOptions {
-  std::string model;              // empty: the served one
-  SamplingParams sampling;        // seed is not set yet
+  std::string model;        // empty: the served one
+  SamplingParams sampling;  // seed is not set yet
   std::optional<uint64_t> seed;
   uint32_t num_choices = 1;
   std::optional<uint64_t> max_tokens;
@@ -50,18 +50,18 @@ struct GenerationOptions {
   bool include_usage = false;
   bool continuous_usage = false;
   bool return_token_ids = false;
-  bool tokens_as_ids = false;     // "token_id:N" for a token's text in logprobs
+  bool tokens_as_ids = false;  // "token_id:N" for a token's text in logprobs
   std::optional<bool> parse_special;
   std::optional<bool> add_special_tokens;
   std::optional<uint64_t> truncate_prompt_tokens;  // keep the last ones
   int32_t priority = 0;
-  double deadline_ms = 0;         // from arrival; 0: none
+  double deadline_ms = 0;  // from arrival; 0: none
   std::string cache_salt;
 };
 
 // What the chat template gets.
 struct ChatPrompt {
-  JsonValue::Array messages;      // contents are strings, tool arguments are objects
+  JsonValue::Array messages;  // contents are strings, tool arguments are objects
   std::optional<JsonValue> tools;
   std::optional<JsonValue> documents;
   JsonValue::Object template_variables;

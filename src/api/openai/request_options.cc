@@ -14,8 +14,8 @@ constexpr size_t kMaxLogitBias = 4096;
 
 // Fields that change the answer and that we do not do: ignoring them would give a wrong answer with status 200.
 constexpr std::string_view kRefusedFields[] = {
-    "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",    "grammar",
-    "json_schema",        "bad_words",   "logits_processors", "allowed_token_ids", "prompt_logprobs", "chat_template",
+    "structured_outputs", "guided_json",  "guided_regex",      "guided_choice",     "guided_grammar",  "grammar",
+    "json_schema",        "bad_words",    "logits_processors", "allowed_token_ids", "prompt_logprobs", "chat_template",
     "functions",          "prompt_embeds"};
 // The same, where only `true` asks for something.
 constexpr std::string_view kRefusedFlags[] = {"use_beam_search", "continue_final_message"};
@@ -42,8 +42,10 @@ std::vector<std::pair<TokenId, float>> read_logit_bias(FieldReader& fields, uint
   const JsonValue* value = fields.get("logit_bias");
   if (!value) return {};
   const JsonValue::Object* members = value->if_object();
-  if (!members) fields.fail_kind("logit_bias", "an object", *value);
-  else if (members->size() > kMaxLogitBias) fields.fail("logit_bias", fmt::format("over {} entries", kMaxLogitBias));
+  if (!members)
+    fields.fail_kind("logit_bias", "an object", *value);
+  else if (members->size() > kMaxLogitBias)
+    fields.fail("logit_bias", fmt::format("over {} entries", kMaxLogitBias));
   if (fields.has_failed()) return {};
   for (const auto& [key, bias] : *members) {
     int64_t id = -1;
@@ -147,7 +149,8 @@ GenerationOptions read_options(FieldReader& fields, const RequestLimits& limits,
 Parsed<JsonValue> parse_body(std::string_view body) {
   auto json = JsonValue::parse(body);
   if (!json) return invalid_request({}, "the request's body is " + json.error().message);
-  if (!json->if_object()) return invalid_request({}, "the request's body: expected an object, got " + std::string(json->kind_name()));
+  if (!json->if_object())
+    return invalid_request({}, "the request's body: expected an object, got " + std::string(json->kind_name()));
   return std::move(json).value();
 }
 

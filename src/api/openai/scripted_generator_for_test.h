@@ -17,8 +17,8 @@ namespace tandem::openai {
 
 // What one choice says.
 struct Script {
-  std::vector<TokenId> tokens;        // then the end token
-  std::optional<Error> error;         // instead of what follows `error_after` tokens
+  std::vector<TokenId> tokens;  // then the end token
+  std::optional<Error> error;   // instead of what follows `error_after` tokens
   size_t error_after = 0;
 };
 
@@ -132,8 +132,10 @@ class ScriptedGenerator final : public engine::Generator {
           sched::Update update = is_held_ && !live.is_cancelled ? sched::Update{} : step(at->first, live);
           const bool is_last = update.is_last;
           news.emplace_back(live.sink, std::move(update));
-          if (is_last) at = live_.erase(at);
-          else ++at;
+          if (is_last)
+            at = live_.erase(at);
+          else
+            ++at;
         }
       }
       for (auto& [sink, update] : news) {
@@ -195,10 +197,14 @@ class ScriptedGenerator final : public engine::Generator {
     const bool may_stop = choice.num_said >= request.min_tokens;
     const bool is_stop_string = choice.stop_rule && choice.stop_rule->push(token, may_stop);
     const auto& ids = request.stop_token_ids;
-    const bool is_end = (token == end_token_ && !request.ignore_eos) || std::find(ids.begin(), ids.end(), token) != ids.end();
-    if (is_end && may_stop) delta.finish = sched::Finish{sched::FinishReason::kStop, token, false};
-    else if (is_stop_string && may_stop) delta.finish = sched::Finish{sched::FinishReason::kStop, {}, true};
-    else if (choice.num_said == request.max_tokens) delta.finish = sched::Finish{sched::FinishReason::kLength, {}, false};
+    const bool is_end =
+        (token == end_token_ && !request.ignore_eos) || std::find(ids.begin(), ids.end(), token) != ids.end();
+    if (is_end && may_stop)
+      delta.finish = sched::Finish{sched::FinishReason::kStop, token, false};
+    else if (is_stop_string && may_stop)
+      delta.finish = sched::Finish{sched::FinishReason::kStop, {}, true};
+    else if (choice.num_said == request.max_tokens)
+      delta.finish = sched::Finish{sched::FinishReason::kLength, {}, false};
   }
 
   const engine::GeneratorLimits limits_;

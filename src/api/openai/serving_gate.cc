@@ -15,8 +15,10 @@ ServingGate::ServingGate(const MetricRegistry& registry, std::string version)
       router_([](int status, std::string_view message) { return error_json(status, message); }) {
   using Writer = std::shared_ptr<http::ResponseWriter>;
   const auto health = [this](http::HttpRequest, Writer writer) {
-    if (is_serving()) writer->send(200, {{"Content-Type", "application/json"}}, R"({"status":"ok"})");
-    else refuse(*writer);
+    if (is_serving())
+      writer->send(200, {{"Content-Type", "application/json"}}, R"({"status":"ok"})");
+    else
+      refuse(*writer);
   };
   router_.add("GET", "/health", health);
   router_.add("GET", "/ping", health);
@@ -42,9 +44,12 @@ void ServingGate::refuse(http::ResponseWriter& writer) const {
 }
 
 void ServingGate::operator()(http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer) const {
-  if (kOwnPaths.contains(request.path)) router_(std::move(request), std::move(writer));
-  else if (is_serving()) api_.load()->handle(std::move(request), std::move(writer));
-  else refuse(*writer);
+  if (kOwnPaths.contains(request.path))
+    router_(std::move(request), std::move(writer));
+  else if (is_serving())
+    api_.load()->handle(std::move(request), std::move(writer));
+  else
+    refuse(*writer);
 }
 
 }  // namespace tandem::openai

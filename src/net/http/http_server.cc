@@ -1,141 +1,22 @@
 #include "net/http/http_server.h"
 
-#include <atomic>
-#include <boost/asio.hpp>
-#include <boost/beast/http.hpp>
 #include <charconv>
 #include <chrono>
-#include <set>
-#include <thread>
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/thread_safety.h"
+#include "net/http/connection.h"
 #include "net/http/http_text.h"
 
 namespace tandem::http {
 namespace {
 
-namespace net = boost::asio;
-namespace beast_http = boost::beast::http;
-using boost::system::error_code;
-using net::ip::tcp;
-using SteadyClock = std::chrono::steady_clock;
-using TimePoint = SteadyClock::time_point;
 constexpr auto kAwait = net::as_tuple(net::use_awaitable);
-
-constexpr size_t kReadBytes = 8 << 10;
 constexpr size_t kPipelineLimitBytes = 64 << 10;  // of later requests, read ahead while one is answered
 constexpr int64_t kLingerMs = 2000;               // after an error answer: time for the client to read it
 constexpr size_t kLingerLimitBytes = 64 << 20;
-constexpr int64_t kBreakOffMs = 10'000;           // for a handler that blocks its thread while the server stops
-constexpr uint32_t kRefusalSlack = 64;            // connections over the limit that still get a 503
-
-class Connection;
-
-// One I/O thread: its loop and the connections that live on it. Connections keep it alive.
-struct IoThread {
-  net::io_context context{1};
-  net::executor_work_guard<net::io_context::executor_type> work{context.get_executor()};
-  std::set<Connection*> connections;  // touched on this thread only
-  std::thread thread;
-  Mutex mutex;
-  bool is_stopped GUARDED_BY(mutex) = false;
-
-  bool is_here() { return context.get_executor().running_in_this_thread(); }
-
-  // A task posted to a stopped loop would hold its connection, and that this loop, for ever: so it is dropped.
-  template <class Task>
-  void post(Task task) {
-    Lock lock(mutex);
-    if (!is_stopped) net::post(context, std::move(task));
-  }
-};
-
-// What all connections share.
-struct Shared {
-  HttpServerConfig config;
-  Handler handler;
-  std::atomic<bool> is_draining{false};
-  mutable Mutex mutex;
-  CondVar changed;
-  size_t num_connections GUARDED_BY(mutex) = 0;
-
-  size_t count() const {
-    Lock lock(mutex);
-    return num_connections;
-  }
-};
-
-class Connection : public std::enable_shared_from_this<Connection> {
- public:
-  Connection(std::shared_ptr<IoThread> io, std::shared_ptr<Shared> shared, tcp::socket socket)
-      : io_(std::move(io)), shared_(std::move(shared)), socket_(std::move(socket)), timer_(io_->context),
-        resume_(io_->context) {}
-
-  void start(bool is_refused);
-  void drain();  // idle: close; busy: close after the answer
-  void lose();   // the client is gone, or has to go
-
-  // The rest is called by the Exchange of request `id`, on this connection's thread.
-  void send(uint64_t id, int status, const Headers& headers, const std::string& body);
-  void begin_stream(uint64_t id, int status, const Headers& headers, StreamIdle idle);
-  void write(uint64_t id, std::string_view chunk);
-  void end(uint64_t id);
-  void on_disconnect(uint64_t id, std::function<void()> callback);
-  void abandon(uint64_t id);
-  IoThread& io() { return *io_; }
-
- private:
-  enum class Phase { kIdle, kHeader, kBody, kAnswering, kClosing, kClosed };
-  enum class Answer { kNone, kStream };
-  using Parser = beast_http::request_parser<beast_http::string_body>;
-
-  net::awaitable<void> read_loop(std::shared_ptr<Connection> self);
-  void on_read_end(bool is_eof);
-  void feed();
-  bool feed_once();  // false: more bytes are needed, or may not be used yet
-  void new_parser();
-  void dispatch();
-  void fail(int status, std::string_view message);
-  void append_head(int status, const Headers& headers, std::string_view framing);
-  void finish_answer();
-  void flush();
-  void on_written(error_code error);
-  void linger_or_close();
-  void close();
-  void set_timer();
-  void on_timer();
-  TimePoint next_deadline() const;
-  size_t num_waiting_bytes() const { return pending_.size() + writing_.size(); }
-  TimePoint from_now(int64_t ms) const { return SteadyClock::now() + std::chrono::milliseconds(ms); }
-
-  std::shared_ptr<IoThread> io_;
-  std::shared_ptr<Shared> shared_;
-  tcp::socket socket_;
-  net::steady_timer timer_;
-  net::steady_timer resume_;  // cancelled to let a paused reader go on
-  Phase phase_ = Phase::kIdle;
-  TimePoint phase_deadline_;
-  TimePoint armed_for_ = TimePoint::max();
-
-  char chunk_[kReadBytes];
-  std::string in_;  // read, not parsed
-  std::optional<Parser> parser_;
-  bool is_feeding_ = false;
-  bool is_read_closed_ = false;
-  size_t num_discarded_ = 0;
-
-  uint64_t id_ = 0;  // of the current request
-  bool is_head_ = false, keeps_alive_ = true, is_http10_ = false;
-  Answer answer_ = Answer::kNone;
-  StreamIdle idle_;
-  TimePoint last_output_;
-  std::function<void()> on_disconnect_;
-
-  std::string pending_, writing_;  // output: to be written, and in the socket's hands
-  TimePoint write_started_;
-};
+constexpr int64_t kBreakOffMs = 10'000;  // for a handler that blocks its thread while the server stops
+constexpr uint32_t kRefusalSlack = 64;   // connections over the limit that still get a 503
 
 // The ResponseWriter of one request.
 class Exchange final : public ResponseWriter {
@@ -165,13 +46,17 @@ class Exchange final : public ResponseWriter {
   }
   template <class Task>
   void run(Task task) {
-    if (connection_->io().is_here()) task();
-    else connection_->io().post(std::move(task));
+    if (connection_->io().is_here())
+      task();
+    else
+      connection_->io().post(std::move(task));
   }
 
   std::shared_ptr<Connection> connection_;
   uint64_t id_;
 };
+
+}  // namespace
 
 void Connection::start(bool is_refused) {
   error_code ignored;
@@ -214,8 +99,10 @@ net::awaitable<void> Connection::read_loop([[maybe_unused]] std::shared_ptr<Conn
 
 void Connection::on_read_end(bool is_eof) {
   is_read_closed_ = true;
-  if (phase_ == Phase::kAnswering || !is_eof) lose();
-  else if (num_waiting_bytes() == 0) close();
+  if (phase_ == Phase::kAnswering || !is_eof)
+    lose();
+  else if (num_waiting_bytes() == 0)
+    close();
 }
 
 void Connection::new_parser() {
@@ -229,7 +116,8 @@ void Connection::new_parser() {
 void Connection::feed() {
   if (is_feeding_) return;
   is_feeding_ = true;
-  while (feed_once()) {}
+  while (feed_once()) {
+  }
   is_feeding_ = false;
   resume_.cancel();
   set_timer();
@@ -245,9 +133,12 @@ bool Connection::feed_once() {
   error_code error;
   const size_t used = parser_->put(net::buffer(in_), error);
   in_.erase(0, used);
-  if (error == beast_http::error::header_limit) fail(431, "the request's headers are too large");
-  else if (error == beast_http::error::body_limit) fail(413, "the request's body is too large");
-  else if (error && error != beast_http::error::need_more) fail(400, "not HTTP/1.1: " + error.message());
+  if (error == beast_http::error::header_limit)
+    fail(431, "the request's headers are too large");
+  else if (error == beast_http::error::body_limit)
+    fail(413, "the request's body is too large");
+  else if (error && error != beast_http::error::need_more)
+    fail(400, "not HTTP/1.1: " + error.message());
   if (phase_ == Phase::kClosing) return false;
   if (parser_->is_header_done() && phase_ == Phase::kHeader) {
     phase_ = Phase::kBody;
@@ -279,7 +170,7 @@ void Connection::dispatch() {
   is_head_ = message.method() == beast_http::verb::head;
   is_http10_ = message.version() < 11;
   keeps_alive_ = message.keep_alive();
-  answer_ = Answer::kNone;
+  is_streaming_ = false;
   phase_ = Phase::kAnswering;
   ++id_;
   new_parser();
@@ -288,19 +179,18 @@ void Connection::dispatch() {
 
 void Connection::append_head(int status, const Headers& headers, std::string_view framing) {
   if (shared_->is_draining.load()) keeps_alive_ = false;
-  pending_ += is_http10_ ? "HTTP/1.0 " : "HTTP/1.1 ";
-  pending_ += std::to_string(status);
-  pending_.append(" ").append(reason_phrase(status)).append("\r\n");
-  append_header(pending_, "Date", http_date());
+  append_status_line(pending_, is_http10_ ? "HTTP/1.0" : "HTTP/1.1", status);
   for (const auto& [name, value] : headers) append_header(pending_, name, value);
   pending_.append(framing);
-  if (!keeps_alive_) append_header(pending_, "Connection", "close");
-  else if (is_http10_) append_header(pending_, "Connection", "keep-alive");
+  if (!keeps_alive_)
+    append_header(pending_, "Connection", "close");
+  else if (is_http10_)
+    append_header(pending_, "Connection", "keep-alive");
   pending_ += "\r\n";
 }
 
 void Connection::send(uint64_t id, int status, const Headers& headers, const std::string& body) {
-  if (id != id_ || phase_ != Phase::kAnswering || answer_ != Answer::kNone) return;
+  if (id != id_ || phase_ != Phase::kAnswering || is_streaming_) return;
   const std::string framing = status == 204 ? "" : "Content-Length: " + std::to_string(body.size()) + "\r\n";
   append_head(status, headers, framing);
   if (!is_head_ && status != 204) pending_ += body;
@@ -308,17 +198,17 @@ void Connection::send(uint64_t id, int status, const Headers& headers, const std
 }
 
 void Connection::begin_stream(uint64_t id, int status, const Headers& headers, StreamIdle idle) {
-  if (id != id_ || phase_ != Phase::kAnswering || answer_ != Answer::kNone) return;
+  if (id != id_ || phase_ != Phase::kAnswering || is_streaming_) return;
   if (is_http10_) keeps_alive_ = false;
   append_head(status, headers, is_http10_ ? "" : "Transfer-Encoding: chunked\r\n");
-  answer_ = Answer::kStream;
+  is_streaming_ = true;
   idle_ = std::move(idle);
   last_output_ = SteadyClock::now();
   flush();
 }
 
 void Connection::write(uint64_t id, std::string_view chunk) {
-  if (id != id_ || phase_ != Phase::kAnswering || answer_ != Answer::kStream || chunk.empty() || is_head_) return;
+  if (id != id_ || phase_ != Phase::kAnswering || !is_streaming_ || chunk.empty() || is_head_) return;
   if (is_http10_) {
     pending_ += chunk;
   } else {
@@ -336,20 +226,24 @@ void Connection::write(uint64_t id, std::string_view chunk) {
 }
 
 void Connection::end(uint64_t id) {
-  if (id != id_ || phase_ != Phase::kAnswering || answer_ != Answer::kStream) return;
+  if (id != id_ || phase_ != Phase::kAnswering || !is_streaming_) return;
   if (!is_http10_ && !is_head_) pending_ += "0\r\n\r\n";
   finish_answer();
 }
 
 void Connection::on_disconnect(uint64_t id, std::function<void()> callback) {
-  if (id != id_ || phase_ == Phase::kClosed) callback();
-  else if (phase_ == Phase::kAnswering) on_disconnect_ = std::move(callback);
+  if (id != id_ || phase_ == Phase::kClosed)
+    callback();
+  else if (phase_ == Phase::kAnswering)
+    on_disconnect_ = std::move(callback);
 }
 
 void Connection::abandon(uint64_t id) {
   if (id != id_ || phase_ != Phase::kAnswering) return;
-  if (answer_ == Answer::kStream) lose();
-  else send(id, 500, {{"Content-Type", "application/json"}}, shared_->config.error_body(500, "no answer was given"));
+  if (is_streaming_)
+    lose();
+  else
+    send(id, 500, {{"Content-Type", "application/json"}}, shared_->config.error_body(500, "no answer was given"));
 }
 
 void Connection::finish_answer() {
@@ -364,7 +258,7 @@ void Connection::fail(int status, std::string_view message) {
   is_head_ = is_http10_ = keeps_alive_ = false;
   ++id_;
   phase_ = Phase::kAnswering;
-  answer_ = Answer::kNone;
+  is_streaming_ = false;
   Headers headers = {{"Content-Type", "application/json"}};
   if (status == 503) headers.emplace_back("Retry-After", "1");
   send(id_, status, headers, shared_->config.error_body(status, message));
@@ -374,9 +268,8 @@ void Connection::flush() {
   if (!writing_.empty() || pending_.empty() || phase_ == Phase::kClosed) return;
   std::swap(writing_, pending_);
   write_started_ = SteadyClock::now();
-  net::async_write(socket_, net::buffer(writing_), [self = shared_from_this()](error_code error, size_t) {
-    self->on_written(error);
-  });
+  net::async_write(socket_, net::buffer(writing_),
+                   [self = shared_from_this()](error_code error, size_t) { self->on_written(error); });
   set_timer();
 }
 
@@ -388,9 +281,12 @@ void Connection::on_written(error_code error) {
   }
   flush();
   if (num_waiting_bytes() > 0) return;
-  if (phase_ == Phase::kClosing) linger_or_close();
-  else if (is_read_closed_) close();
-  else feed();
+  if (phase_ == Phase::kClosing)
+    linger_or_close();
+  else if (is_read_closed_)
+    close();
+  else
+    feed();
 }
 
 // Closing a socket with unread bytes resets the connection, and the client may lose the answer: so it gets our end of
@@ -415,8 +311,10 @@ void Connection::lose() {
 
 void Connection::drain() {
   if (phase_ == Phase::kAnswering || phase_ == Phase::kClosed) return;
-  if (num_waiting_bytes() > 0) phase_ = Phase::kClosing;
-  else close();
+  if (num_waiting_bytes() > 0)
+    phase_ = Phase::kClosing;
+  else
+    close();
 }
 
 void Connection::close() {
@@ -439,7 +337,7 @@ TimePoint Connection::next_deadline() const {
   if (!writing_.empty()) {
     next = std::min(next, write_started_ + std::chrono::milliseconds(shared_->config.write_timeout_ms));
   }
-  if (phase_ == Phase::kAnswering && answer_ == Answer::kStream && idle_.interval_ms > 0) {
+  if (phase_ == Phase::kAnswering && is_streaming_ && idle_.interval_ms > 0) {
     next = std::min(next, last_output_ + std::chrono::milliseconds(idle_.interval_ms));
   }
   return next;
@@ -466,13 +364,13 @@ void Connection::on_timer() {
   } else if (phase_ == Phase::kAnswering) {
     if (next_deadline() <= now) write(id_, idle_.text);
   } else if (now >= phase_deadline_) {
-    if (phase_ == Phase::kHeader || phase_ == Phase::kBody) fail(408, "the request did not arrive in time");
-    else close();
+    if (phase_ == Phase::kHeader || phase_ == Phase::kBody)
+      fail(408, "the request did not arrive in time");
+    else
+      close();
   }
   set_timer();
 }
-
-}  // namespace
 
 struct HttpServer::State {
   std::shared_ptr<Shared> shared = std::make_shared<Shared>();

@@ -12,9 +12,9 @@
 namespace tandem::http {
 namespace {
 
+using testing::fetch;
 using testing::RawAnswer;
 using testing::RawClient;
-using testing::fetch;
 using testing::read_answer;
 
 // What the tests' handler saw, in order.
@@ -77,14 +77,17 @@ TEST_CASE("a request is answered on a connection that stays open, whole or byte 
   CHECK(answer.header("Connection").empty());
   for (char byte : request) client.send({&byte, 1});
   CHECK(read_answer(client).body == "POST a=b hello");
-  client.send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n");
+  client.send(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n");
   CHECK(read_answer(client).body == "POST  abcde");
 }
 
 TEST_CASE("pipelined requests are answered in order, however long each takes") {
   Bench bench;
   RawClient client(bench.server->port());
-  client.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\nGET /echo?2 HTTP/1.1\r\nHost: x\r\n\r\nGET /echo?3 HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.send(
+      "GET /slow HTTP/1.1\r\nHost: x\r\n\r\nGET /echo?2 HTTP/1.1\r\nHost: x\r\n\r\nGET /echo?3 HTTP/1.1\r\nHost: "
+      "x\r\n\r\n");
   Seen slow = bench.next();
   slow.writer->send(200, {}, "first");
   CHECK(read_answer(client).body == "first");
@@ -156,7 +159,8 @@ TEST_CASE("requests over a limit or not HTTP get an answer that says so, then th
   CHECK(answer_to("GET / HTTP/1.1\r\nX: " + std::string(2000, 'a')) == 431);
   CHECK(answer_to("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n" + std::string(1001, 'a')) == 413);
   CHECK(answer_to("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n" + std::string(500000, 'a')) == 413);
-  CHECK(answer_to("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" + std::string(1001, 'a') + "\r\n") == 413);
+  CHECK(answer_to("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" + std::string(1001, 'a') + "\r\n") ==
+        413);
   CHECK(answer_to("nonsense\r\n\r\n") == 400);
   CHECK(answer_to("POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n") == 400);
   CHECK(answer_to("POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd") == 400);
@@ -282,7 +286,8 @@ TEST_CASE("connections over the limit are refused with 503") {
 }
 
 TEST_CASE("the router answers 404, 405 with Allow, OPTIONS, and HEAD as GET without a body") {
-  Router router([](int status, std::string_view message) { return std::to_string(status) + " " + std::string(message); });
+  Router router(
+      [](int status, std::string_view message) { return std::to_string(status) + " " + std::string(message); });
   const Handler hello = [](HttpRequest request, auto writer) { writer->send(200, {}, "hello " + request.path); };
   router.add("GET", "/hello", hello);
   router.add("GET", "/any/*", hello);

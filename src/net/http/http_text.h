@@ -9,8 +9,8 @@ namespace tandem::http {
 // {"error":{"message","code"}}
 std::string default_error_body(int status, std::string_view message);
 
-// Now, as the Date header wants it (RFC 9110, 5.6.7).
-std::string http_date();
+// "HTTP/1.1 200 OK" and the Date header.
+void append_status_line(std::string& out, std::string_view version, int status);
 
 // Escapes that are no two hex digits stay as they are.
 std::string percent_decoded(std::string_view text);

@@ -31,8 +31,9 @@ struct StreamIdle {
 };
 
 // The answer to one request: either send(), or begin_stream(), write()..., end(). Any thread; a thread's calls take
-// effect in order on the connection's I/O thread (at once when made there). What comes out of order, twice, or after the client has gone is ignored.
-// Dropping the last reference without an answer sends 500; with an open stream it breaks the connection off.
+// effect in order on the connection's I/O thread (at once when made there). What comes out of order, twice, or after
+// the client has gone is ignored. Dropping the last reference without an answer sends 500; with an open stream it
+// breaks the connection off.
 class ResponseWriter {
  public:
   virtual ~ResponseWriter() = default;
