@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -227,7 +228,7 @@ TEST_CASE("fixtures: quants.gguf and quants.safetensors hold the same rows, and 
 TEST_CASE("fixtures: the demo model") {
   const char* path = std::getenv("TANDEM_DEMO_MODEL");
   if (path == nullptr || *path == '\0') {
-    MESSAGE("TANDEM_DEMO_MODEL is not set: skipped");
+    std::printf("SKIP demo_model: TANDEM_DEMO_MODEL is not set\n");
     return;
   }
   const Loaded loaded = load(path);
