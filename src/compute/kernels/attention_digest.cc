@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "compute/kernels/attention.h"
+#include "compute/kernels/denormals_off.h"
 #include "compute/kernels/element_kernels.h"
 #include "compute/kernels/fingerprint.h"
 #include "compute/kernels/kv_write.h"
@@ -106,6 +107,7 @@ void digest_rope(const ElementKernels& kernels, Hasher& hasher) {
 }  // namespace
 
 std::string attention_digest(Isa isa) {
+  const DenormalsOff denormals_off;
   Hasher hasher;
   const AttentionKernels& kernels = attention_kernels(isa);
   for (tk_kv_kind kind : {TK_KV_BF16, TK_KV_F32, TK_KV_INT8}) {

@@ -21,6 +21,6 @@ struct tk_rope {
 // `table`: this position's row of the table, rotary_dim floats: cos of each angle, then sin of each (rope_table.h).
 typedef void tk_rope_fn(const tk_rope* shape, const float* table, const float* in, float* out);
 
-tk_rope_fn tk_rope_ref, tk_rope_avx2, tk_rope_avx512, tk_rope_avx512_simde;
+tk_rope_fn tk_rope_ref, tk_rope_avx2;
 
 }  // namespace tandem::kernels
