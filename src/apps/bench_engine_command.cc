@@ -108,8 +108,8 @@ std::string report_json(const Report& report) {
 void print_table(const Report& report) {
   fmt::print("{} ({}, {} activations), {} threads, {}\n", report.model, report.architecture, report.activations,
              report.num_threads, report.machine.cpu.empty() ? "limits not measured" : report.machine.cpu);
-  fmt::print("{:<8} {:>7} {:>6} {:>6} {:>12} {:>8} {:>8}  {}\n", "KIND", "TOKENS", "BATCH", "DEPTH", "TOKENS/S", "SPREAD",
-             "OF LIMIT", "LIMIT");
+  fmt::print("{:<8} {:>7} {:>6} {:>6} {:>12} {:>8} {:>8}  {}\n", "KIND", "TOKENS", "BATCH", "DEPTH", "TOKENS/S",
+             "SPREAD", "OF LIMIT", "LIMIT");
   for (const bench::Measurement& measurement : report.measurements) {
     const bench::LimitShare share = report.share(measurement);
     fmt::print("{:<8} {:>7} {:>6} {:>6} {:>12.1f} {:>7.1f}% {:>8}  {}\n", kind_name(measurement),

@@ -31,15 +31,17 @@ std::string limits_json(const limits::MachineLimits& machine) {
 
 Result<int> run_bench_limits(const cli::Invocation& invocation) {
   limits::LimitOptions options;
-  if (invocation.values.has("threads")) options.num_threads = static_cast<uint32_t>(invocation.values.integer("threads"));
-  options.num_repetitions = static_cast<uint32_t>(invocation.values.integer("repetitions"));
-  options.read_bytes = static_cast<uint64_t>(invocation.values.integer("read-memory"));
+  const OptionValues& values = invocation.values;
+  if (values.has("threads")) options.num_threads = static_cast<uint32_t>(values.integer("threads"));
+  options.num_repetitions = static_cast<uint32_t>(values.integer("repetitions"));
+  options.read_bytes = static_cast<uint64_t>(values.integer("read-memory"));
   TRY_ASSIGN(const limits::MachineLimits machine, limits::measure_limits(options));
-  if (invocation.values.is_on("json")) {
+  if (values.is_on("json")) {
     fmt::print("{}\n", limits_json(machine));
     return kExitDone;
   }
-  fmt::print("{}\n{:<8} {:>7} {:>10} {:>10}  {:<6} {}\n", machine.cpu, "LIMIT", "THREADS", "BEST", "MEDIAN", "UNIT", "HOW");
+  fmt::print("{}\n{:<8} {:>7} {:>10} {:>10}  {:<6} {}\n", machine.cpu, "LIMIT", "THREADS", "BEST", "MEDIAN", "UNIT",
+             "HOW");
   for (const limits::Limit& limit : machine.limits) {
     fmt::print("{:<8} {:>7} {:>10.1f} {:>10.1f}  {:<6} {}\n", limit.name, limit.num_threads, limit.best, limit.median,
                limit.unit, limit.how);

@@ -28,7 +28,9 @@ Result<ModelView> view_model(const std::string& model, const OptionValues& value
 
   TRY_ASSIGN(const device::Plugin plugin, device::Plugin::from_entry(options.plugin));
   TRY_ASSIGN(const device::Device device, device::Device::open(plugin, 0, td_device_options{1, 0, ""}));
-  const graph::RowBytes row_bytes = [&](td_format format, uint32_t columns) { return device.row_bytes(format, columns); };
+  const graph::RowBytes row_bytes = [&](td_format format, uint32_t columns) {
+    return device.row_bytes(format, columns);
+  };
   ModelView view{std::move(files), std::move(config), activations, std::move(graphs), std::move(choice), {}, {}};
   view.body = graph::cost_of(view.graphs.body, row_bytes);
   view.head = graph::cost_of(view.graphs.head, row_bytes);

@@ -52,9 +52,9 @@ Result<std::unique_ptr<http::HttpServer>> listen(const OptionValues& values, con
   config.host = values.text("host");
   config.port = static_cast<uint16_t>(values.integer("port"));
   config.error_body = [](int status, std::string_view message) { return openai::error_json(status, message); };
-  return http::HttpServer::start(config, [&gate](http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer) {
-    gate(std::move(request), std::move(writer));
-  });
+  using Writer = std::shared_ptr<http::ResponseWriter>;
+  return http::HttpServer::start(
+      config, [&gate](http::HttpRequest request, Writer writer) { gate(std::move(request), std::move(writer)); });
 }
 
 void drain(Serving& serving, double timeout_s) {
@@ -74,7 +74,7 @@ Result<int> run_serve(const cli::Invocation& invocation) {
   const std::string& model = invocation.positionals[0];
   SignalWatcher signals;
   Serving serving;
-  // The port is taken first: a fault there should not cost the loading of a model. Until that is done, the gate answers.
+  // The port is taken first: a fault there should not cost the loading of a model. Meanwhile the gate answers.
   TRY_ASSIGN(serving.server, listen(values, serving.gate));
   TRY_ASSIGN(serving.model, load_model(model, values));
   const openai::ApiConfig config = api_config(values, model);

@@ -12,12 +12,12 @@ CommandSpec run_command() {
   return {
       .name = "run",
       .summary = "Ask a model in the terminal",
-      .details = "With a prompt: prints the answer and ends. Without: a chat; end it with Ctrl-D, break an answer off "
-                 "with Ctrl-C.",
+      .details = "With a prompt: prints the answer and ends. Without: a chat; end it with Ctrl-D, break an answer "
+                 "off with Ctrl-C.",
       .positionals = {kModel, {"PROMPT", "what to ask; absent: chat (or the prompt comes from a pipe)", false}},
       .examples = {{"tandem run smollm2 \"Why is the sky blue?\"", "one question"},
                    {"tandem run smollm2", "a chat"},
-                   {"tandem run smollm2 --temperature 0 --raw \"Once upon a time\"", "continue a text, always the same"},
+                   {"tandem run smollm2 --temperature 0 --raw \"Once upon a time\"", "continue a text"},
                    {"cat notes.txt | tandem run ./model.gguf --system \"Summarise.\"", "the prompt from a pipe"}},
       .groups = {answer_options(), text_options(), model_options(), kv_options(), general_options()},
   };

@@ -182,7 +182,9 @@ Result<TokenLogprob> token_logprob(std::span<const float> logits, TokenId token,
   softmax_weights(logits, max, 1.0f, scratch.exponents, scratch.weights);
   // The logarithm is libm's, in double: it is reported and chooses nothing.
   const double log_sum = std::log(static_cast<double>(vocabulary_sum(scratch.weights)));
-  const auto logprob_of = [&](TokenId id) { return static_cast<float>(static_cast<double>(logits[id]) - max - log_sum); };
+  const auto logprob_of = [&](TokenId id) {
+    return static_cast<float>(static_cast<double>(logits[id]) - max - log_sum);
+  };
 
   TokenLogprob result{token, logprob_of(token), 1, {}};
   const uint64_t own_key = rank_key(logits[token], static_cast<size_t>(token));

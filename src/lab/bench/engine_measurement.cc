@@ -31,7 +31,8 @@ std::vector<Point> points_of(const std::vector<int64_t>& prompts, const std::vec
   std::vector<Point> points;
   for (const int64_t depth : depths) {
     for (const int64_t prompt : prompts) {
-      if (prompt > 0) points.push_back({Kind::kPrefill, static_cast<uint32_t>(prompt), 1, static_cast<uint32_t>(depth)});
+      if (prompt == 0) continue;
+      points.push_back({Kind::kPrefill, static_cast<uint32_t>(prompt), 1, static_cast<uint32_t>(depth)});
     }
   }
   for (const int64_t depth : depths) {
@@ -151,7 +152,10 @@ Status EngineBench::decode_step() {
   TRY_ASSIGN(const sched::StepOutcome outcome, run_step(batch_));
   for (size_t i = 0; i < sequences_.size(); ++i) {
     Sequence& sequence = sequences_[i];
-    if (++sequence.num_computed < sequence.tokens.size()) sequence.tokens[sequence.num_computed] = outcome.items[i].token;
+    ++sequence.num_computed;
+    if (sequence.num_computed < sequence.tokens.size()) {
+      sequence.tokens[sequence.num_computed] = outcome.items[i].token;
+    }
   }
   return Done{};
 }

@@ -11,7 +11,8 @@
 #define ONE(op, sum) op " %%zmm30, %%zmm31, %%zmm" #sum "\n"
 #define TWENTY(op)                                                                                                 \
   ONE(op, 0) ONE(op, 1) ONE(op, 2) ONE(op, 3) ONE(op, 4) ONE(op, 5) ONE(op, 6) ONE(op, 7) ONE(op, 8) ONE(op, 9)    \
-  ONE(op, 10) ONE(op, 11) ONE(op, 12) ONE(op, 13) ONE(op, 14) ONE(op, 15) ONE(op, 16) ONE(op, 17) ONE(op, 18) ONE(op, 19)
+  ONE(op, 10) ONE(op, 11) ONE(op, 12) ONE(op, 13) ONE(op, 14) ONE(op, 15) ONE(op, 16) ONE(op, 17) ONE(op, 18)     \
+  ONE(op, 19)
 
 void tandem_peak_int8_avx512(int64_t iterations) {
   ZERO_REGISTERS;
