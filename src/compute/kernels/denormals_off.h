@@ -1,7 +1,7 @@
 #pragma once
 // DenormalsOff: while one lives, this thread reads and writes denormal floats as zero, and rounds to nearest even.
-// Every kernel has to run under one: the bf16 instructions of AVX-512 always work this way, so all must (docs/numerics.md
-// 0). Worker threads hold one for their whole life; a caller's thread around its kernels.
+// Every kernel has to run under one: the bf16 instructions of AVX-512 always work this way, so all must
+// (docs/numerics.md 0). Worker threads hold one for their whole life; a caller's thread around its kernels.
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>

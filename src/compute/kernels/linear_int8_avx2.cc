@@ -41,6 +41,9 @@ TANDEM_INLINE __m256i broadcast4(const int8_t* q) {
   return _mm256_set1_epi32(four);
 }
 
+// Keeps g++ from turning a chain of integer adds into a tree, whose leaves it then spills.
+TANDEM_INLINE void keep_order(__m256i& sum) { asm("" : "+x"(sum)); }
+
 TANDEM_INLINE __m256i load256(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
 // dots[r] = sum of (level - offset) * q over groups kFirst .. kFirst + kNumGroups - 1 (four k each) of one block; for
@@ -60,7 +63,9 @@ TANDEM_INLINE void sum_groups(const uint8_t* levels, const int8_t* const* q, __m
       for (int r = 0; r < kRows; ++r) {
         const __m256i first = _mm256_maddubs_epi16(low, broadcast4(q[r] + 8 * j));
         pairs[r] = j == kFirst / 2 ? first : _mm256_add_epi16(pairs[r], first);
+        keep_order(pairs[r]);
         pairs[r] = _mm256_add_epi16(pairs[r], _mm256_maddubs_epi16(high, broadcast4(q[r] + 8 * j + 4)));
+        keep_order(pairs[r]);
       }
     }
 #pragma GCC unroll 8
@@ -75,6 +80,7 @@ TANDEM_INLINE void sum_groups(const uint8_t* levels, const int8_t* const* q, __m
         const __m256i signed_q = _mm256_sign_epi8(broadcast4(q[r] + 4 * i), weights);
         const __m256i products = _mm256_madd_epi16(_mm256_maddubs_epi16(magnitudes, signed_q), ones);
         dots[r] = i == kFirst ? products : _mm256_add_epi32(dots[r], products);
+        keep_order(dots[r]);
       }
     }
   } else {
@@ -87,6 +93,7 @@ TANDEM_INLINE void sum_groups(const uint8_t* levels, const int8_t* const* q, __m
       for (int r = 0; r < kRows; ++r) {
         const __m256i products = _mm256_maddubs_epi16(weights, broadcast4(q[r] + 4 * i));
         pairs[r] = i % kStep == 0 ? products : _mm256_add_epi16(pairs[r], products);
+        keep_order(pairs[r]);
         if (i % kStep != kStep - 1) continue;
         const __m256i wide = _mm256_madd_epi16(pairs[r], ones);
         dots[r] = i < kFirst + kStep ? wide : _mm256_add_epi32(dots[r], wide);

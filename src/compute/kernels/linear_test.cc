@@ -179,6 +179,38 @@ TEST_CASE("all instruction sets give the scalar bits, for every format, k, cut a
   }
 }
 
+TEST_CASE("the largest levels and activations do not saturate") {
+  const DenormalsOff denormals_off;
+  constexpr uint32_t kColumns = 64;
+  for (const SampleFormat& sample : sample_formats()) {
+    if (sample.format.kind != TK_PANEL_W8 && sample.format.kind != TK_PANEL_W4) continue;
+    for (uint8_t level : {sample.format.level_min, sample.format.level_max}) {
+      Problem problem = make_problem(sample.format, kColumns, 1, 5, 17);
+      const int byte = sample.format.kind == TK_PANEL_W4 ? level * 17 : level;
+      for (uint32_t b = 0; b < kColumns / 32; ++b) {
+        uint8_t* block = problem.panels.data() + b * tk_block_bytes(&sample.format);
+        memset(block, byte, tk_scales_offset(&sample.format));
+      }
+      std::vector<float> x(5 * kColumns);
+      for (uint32_t i = 0; i < x.size(); ++i) {
+        const uint32_t row = i / kColumns;  // 0: all 127, 1: by turns, the others: all -127
+        x[i] = row == 0 || (row == 1 && i % 2 != 0) ? 1.0f : -1.0f;
+      }
+      const uint64_t stride = problem.linear.x_stride;
+      const tk_quantize quantize{x.data(), 4 * kColumns, problem.rows.data(), stride, kColumns, TK_ROWS_Q8};
+      reference().quantize(&quantize, 0, 5);
+      const std::vector<float> expected = run_panel(reference(), problem.linear, 0, 0, 5);
+      for (const NamedKernels& table : kernels_under_test()) {
+        CAPTURE(table.name);
+        CAPTURE(sample.name);
+        CAPTURE(static_cast<int>(level));
+        const std::vector<float> out = run_panel(table.kernels, problem.linear, 0, 0, 5);
+        CHECK(first_difference(out.data(), expected.data(), out.size()) == -1);
+      }
+    }
+  }
+}
+
 TEST_CASE("a row's bits do not depend on its neighbours") {
   const DenormalsOff denormals_off;
   std::vector<NamedKernels> tables = kernels_under_test();
@@ -193,6 +225,56 @@ TEST_CASE("a row's bits do not depend on its neighbours") {
         const std::vector<float> alone = run_panel(table.kernels, problem.linear, 0, r, r + 1);
         CHECK(first_difference(alone.data(), together.data() + r * TK_PANEL_ROWS, TK_PANEL_ROWS) == -1);
       }
+    }
+  }
+}
+
+TEST_CASE("two ranks with half of k and half of the segments each add up to the whole, bit for bit") {
+  const DenormalsOff denormals_off;
+  constexpr uint32_t kColumns = 1024;
+  constexpr uint32_t kHalf = kColumns / 2;
+  constexpr uint32_t kNumRows = 3;
+  for (const SampleFormat& sample : sample_formats()) {
+    SampleRandom random(31);
+    AlignedBytes panels = sample_panels(sample.format, kColumns, 1, random);
+    const std::vector<float> x = sample_rows(kNumRows, kColumns, random);
+    const uint8_t kind = tk_rows_kind(sample.format.kind);
+    const auto sums = [&](uint32_t first_column, uint32_t k, uint32_t segments) {
+      const uint64_t stride = tk_activation_row_bytes(kind, k);
+      AlignedBytes rows(stride * kNumRows);
+      const tk_quantize quantize{x.data() + first_column, 4 * kColumns, rows.data(), stride, k, kind};
+      reference().quantize(&quantize, 0, kNumRows);
+      const uint8_t* part = panels.data() + tk_panel_bytes(&sample.format, first_column);
+      const tk_linear linear{part, panels.size(), rows.data(), stride, k, segments, sample.format};
+      return run_panel(reference(), linear, 0, 0, kNumRows);
+    };
+    const std::vector<float> whole = sums(0, kColumns, 8);
+    const std::vector<float> left = sums(0, kHalf, 4);
+    const std::vector<float> right = sums(kHalf, kHalf, 4);
+    for (size_t i = 0; i < whole.size(); ++i) {
+      CAPTURE(sample.name);
+      CHECK(std::bit_cast<uint32_t>(whole[i]) == std::bit_cast<uint32_t>(left[i] + right[i]));
+    }
+  }
+}
+
+TEST_CASE("a row that is not finite stays so, and stays alone") {
+  const DenormalsOff denormals_off;
+  std::vector<NamedKernels> tables = kernels_under_test();
+  tables.push_back({"scalar", reference()});
+  for (const SampleFormat& sample : sample_formats()) {
+    if (sample.format.kind == TK_PANEL_F32 || sample.format.kind == TK_PANEL_BF16) continue;
+    Problem problem = make_problem(sample.format, 64, 1, 4, 13);
+    const std::vector<float> before = run_panel(reference(), problem.linear, 0, 0, 4);
+    uint8_t* bad = problem.rows.data() + 2 * problem.linear.x_stride;
+    tk_q8_scales(bad, 64)[1] = std::bit_cast<float>(0x7FC00000u);
+    for (const NamedKernels& table : tables) {
+      CAPTURE(table.name);
+      CAPTURE(sample.name);
+      const std::vector<float> out = run_panel(table.kernels, problem.linear, 0, 0, 4);
+      for (uint32_t i = 0; i < TK_PANEL_ROWS; ++i) CHECK(std::isnan(out[2 * TK_PANEL_ROWS + i]));
+      CHECK(first_difference(out.data(), before.data(), 2 * TK_PANEL_ROWS) == -1);
+      CHECK(first_difference(out.data() + 96, before.data() + 96, TK_PANEL_ROWS) == -1);
     }
   }
 }

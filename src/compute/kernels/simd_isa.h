@@ -63,8 +63,11 @@ TANDEM_INLINE __m256i tk_dpbusd256(__m256i acc, __m256i u, __m256i s) {
 // whatever MXCSR says; here the caller's MXCSR has to say so, as it does for all kernels.
 TANDEM_INLINE __m256 tk_dpbf16_256(__m256 acc, __m256i a, __m256i b) {
   const __m256i odd = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
-  acc = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_and_si256(a, odd)), _mm256_castsi256_ps(_mm256_and_si256(b, odd)), acc);
-  return _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 16)), acc);
+  const __m256 a_odd = _mm256_castsi256_ps(_mm256_and_si256(a, odd));
+  const __m256 b_odd = _mm256_castsi256_ps(_mm256_and_si256(b, odd));
+  const __m256 a_even = _mm256_castsi256_ps(_mm256_slli_epi32(a, 16));
+  const __m256 b_even = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
+  return _mm256_fmadd_ps(a_even, b_even, _mm256_fmadd_ps(a_odd, b_odd, acc));
 }
 
 TANDEM_INLINE __m512 tk_dpbf16(__m512 acc, __m512i a, __m512i b) {
@@ -85,7 +88,8 @@ TANDEM_INLINE __m512i tk_cvtps_epi32(__m512 v) {
   return tk_join_i(_mm256_cvtps_epi32(tk_half_ps(v, 0)), _mm256_cvtps_epi32(tk_half_ps(v, 1)));
 }
 TANDEM_INLINE __m512i tk_cvtepu16_epi32(__m256i v) {
-  return tk_join_i(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(v)), _mm256_cvtepu16_epi32(_mm256_extracti128_si256(v, 1)));
+  return tk_join_i(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(v)),
+                   _mm256_cvtepu16_epi32(_mm256_extracti128_si256(v, 1)));
 }
 TANDEM_INLINE __m512i tk_cvtepi8_epi32(__m128i v) {
   return tk_join_i(_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8)));
