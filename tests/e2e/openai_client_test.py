@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""The official openai client against a running server: openai_client_test.py BASE_URL MODEL [API_KEY].
+
+BASE_URL ends in /v1. Any model will do: what is checked holds whatever it says. Exits 1 at the first fault.
+"""
+import sys
+
+import openai
+
+BASE_URL, MODEL = sys.argv[1], sys.argv[2]
+client = openai.OpenAI(base_url=BASE_URL, api_key=sys.argv[3] if len(sys.argv) > 3 else "none", max_retries=0)
+MESSAGES = [{"role": "user", "content": "Name three colours of the rainbow."}]
+GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 24}
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f"FAILED: {what}")
+
+
+def expect(kind, what, call):
+    try:
+        call()
+    except kind as error:
+        return error
+    sys.exit(f"FAILED: {what}: no {kind.__name__}")
+
+
+def test_models():
+    check(MODEL in [card.id for card in client.models.list()], "the model is listed")
+    check(client.models.retrieve(MODEL).id == MODEL, "the model is found by its id")
+    expect(openai.NotFoundError, "an unknown model", lambda: client.models.retrieve("no-such-model"))
+
+
+def test_chat():
+    answer = client.chat.completions.create(messages=MESSAGES, **GREEDY)
+    choice = answer.choices[0]
+    check(choice.message.role == "assistant" and choice.message.content, "a chat has an answer")
+    check(choice.finish_reason in ("stop", "length"), "a chat has an end")
+    usage = answer.usage
+    check(usage.prompt_tokens > 0 and 0 < usage.completion_tokens <= 24, "usage counts tokens")
+    check(usage.total_tokens == usage.prompt_tokens + usage.completion_tokens, "usage adds up")
+    parts = [{"role": "user", "content": [{"type": "text", "text": MESSAGES[0]["content"]}]}]
+    again = client.chat.completions.create(messages=parts, **GREEDY)
+    check(again.choices[0].message.content == choice.message.content, "content parts are the same as text")
+    return answer
+
+
+def test_chat_stream(whole):
+    text, reasons, usage, roles = "", [], None, []
+    stream = client.chat.completions.create(messages=MESSAGES, stream=True, stream_options={"include_usage": True}, **GREEDY)
+    for chunk in stream:
+        if not chunk.choices:
+            usage = chunk.usage
+            continue
+        delta = chunk.choices[0].delta
+        roles += [delta.role] if delta.role else []
+        text += delta.content or ""
+        reasons += [chunk.choices[0].finish_reason] if chunk.choices[0].finish_reason else []
+    check(text == whole.choices[0].message.content, "a stream's text is the whole text")
+    check(reasons == [whole.choices[0].finish_reason], "a stream ends once, for the same reason")
+    check(roles == ["assistant"], "the role comes once")
+    check(usage and usage.completion_tokens == whole.usage.completion_tokens, "a stream's usage is that of the whole answer")
+    plain = client.chat.completions.create(messages=MESSAGES, stream=True, **GREEDY)
+    check(all(chunk.choices and chunk.usage is None for chunk in plain), "no usage unless asked for")
+
+
+def test_choices():
+    fields = {"model": MODEL, "messages": MESSAGES, "n": 3, "seed": 7, "temperature": 1, "max_tokens": 16}
+    first, second = (client.chat.completions.create(**fields) for _ in range(2))
+    check([choice.index for choice in first.choices] == [0, 1, 2], "n choices, in order")
+    texts = [choice.message.content for choice in first.choices]
+    check(texts == [choice.message.content for choice in second.choices], "a seed gives the same choices again")
+    streamed = ["", "", ""]
+    for chunk in client.chat.completions.create(stream=True, **fields):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    check(streamed == texts, "streamed choices are the whole ones")
+
+
+def test_stop(whole):
+    text = whole.choices[0].message.content
+    stop = text[len(text) // 2:][:3]
+    answer = client.chat.completions.create(messages=MESSAGES, stop=[stop, "never to be seen"], **GREEDY)
+    check(answer.choices[0].message.content == text[:text.index(stop)], "the text ends before the stop string")
+    check(answer.choices[0].finish_reason == "stop", "a stop string is a stop")
+
+
+def test_logprobs(whole):
+    answer = client.chat.completions.create(messages=MESSAGES, logprobs=True, top_logprobs=2, **GREEDY)
+    content = answer.choices[0].logprobs.content
+    check(len(content) == answer.usage.completion_tokens, "a logprob for each token")
+    check(all(entry.logprob <= 0 and len(entry.top_logprobs) == 2 for entry in content), "logprobs and alternatives")
+    said = b"".join(bytes(entry.bytes) for entry in content)
+    check(said.startswith(whole.choices[0].message.content.encode()), "the tokens' bytes are the text")
+    scored = client.completions.create(model=MODEL, prompt="The sky is blue", echo=True, logprobs=1, max_tokens=0)
+    logprobs = scored.choices[0].logprobs
+    check(scored.choices[0].text == "The sky is blue", "echo is the prompt")
+    check(logprobs.token_logprobs[0] is None and all(value <= 0 for value in logprobs.token_logprobs[1:]), "a prompt's scores")
+    check(len(logprobs.tokens) == len(logprobs.text_offset) == scored.usage.prompt_tokens, "one entry a prompt token")
+
+
+def test_completions():
+    prompts = ["Once upon a time", "The capital of France is"]
+    both = client.completions.create(prompt=prompts, **GREEDY)
+    for index, prompt in enumerate(prompts):
+        single = client.completions.create(prompt=prompt, **GREEDY)
+        check(both.choices[index].text == single.choices[0].text, "a list's answers are those of single prompts")
+    streamed = "".join(chunk.choices[0].text for chunk in client.completions.create(prompt=prompts[0], stream=True, **GREEDY))
+    check(streamed == both.choices[0].text, "a completion streams its text")
+
+
+def test_errors():
+    error = expect(openai.NotFoundError, "an unknown model",
+                   lambda: client.chat.completions.create(model="no-such-model", messages=MESSAGES))
+    check(error.body["type"] == "not_found_error", "errors have a type")
+    error = expect(openai.BadRequestError, "a wrong temperature",
+                   lambda: client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=9))
+    check(error.body["param"] == "temperature", "errors name the field")
+    expect(openai.BadRequestError, "no messages", lambda: client.chat.completions.create(model=MODEL, messages=[]))
+
+
+def test_leaving_early():
+    stream = client.chat.completions.create(messages=MESSAGES, stream=True, model=MODEL, max_tokens=200)
+    next(iter(stream))
+    stream.close()
+    check(client.chat.completions.create(messages=MESSAGES, **GREEDY).choices, "the server goes on after a client left")
+
+
+test_models()
+answer = test_chat()
+test_chat_stream(answer)
+test_choices()
+test_stop(answer)
+test_logprobs(answer)
+test_completions()
+test_errors()
+test_leaving_early()
+print("openai client", openai.__version__, ": all passed")
