@@ -14,7 +14,8 @@ uint32_t rows_per_step(uint32_t group) { return 6 / std::gcd(6u, group); }
 }  // namespace
 
 const AttentionKernels& attention_kernels(Isa isa) {
-  static constexpr AttentionKernels kScalarTable = {tk_attention_chunk_ref, tk_attention_merge_ref, tk_attention_finish_ref};
+  static constexpr AttentionKernels kScalarTable = {tk_attention_chunk_ref, tk_attention_merge_ref,
+                                                    tk_attention_finish_ref};
   static constexpr AttentionKernels kAvx2Table = {tk_attention_chunk_avx2, tk_attention_merge_avx2,
                                                   tk_attention_finish_avx2};
   static constexpr AttentionKernels kAvx512Table = {tk_attention_chunk_avx512, tk_attention_merge_avx2,

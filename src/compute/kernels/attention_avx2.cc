@@ -8,6 +8,11 @@
 // Six (row, head) at a time share each load of K and V: 6 x 2 accumulators, the registers of AVX2. bf16 is two fma on
 // shifted halves, so the odd element of a pair is the word with its low half cleared, the even one the word shifted up.
 
+// Left alone, g++ gathers the loads of all units and puts sums into the registers of factors; then it runs out of
+// registers and spills accumulators in the inner loops. Hence this barrier, and the instruction by name.
+#define TK_KEEP_LOADS_HERE asm volatile("" ::: "memory")
+#define TK_FMA_INTO(acc, a, b) asm("vfmadd231ps %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b))
+
 #define TK_UNROLL _Pragma("GCC unroll 8")
 #define TK_INLINE inline __attribute__((always_inline))
 
@@ -64,43 +69,71 @@ TK_INLINE TileSet<T> tile_set(const Batch& batch, uint32_t t, uint32_t last) {
   return set;
 }
 
-template <uint32_t N, uint32_t T>
-TK_INLINE void score_bf16(Batch& batch, uint32_t dim, const TileSet<T>& tiles) {
-  __m256 acc[N][2 * T];
-  TK_UNROLL for (uint32_t u = 0; u < N; ++u) TK_UNROLL for (uint32_t v = 0; v < 2 * T; ++v) acc[u][v] = _mm256_setzero_ps();
-  for (uint32_t d = 0; d < dim; d += 2) {
-    __m256i k[2 * T];
-    TK_UNROLL for (uint32_t v = 0; v < 2 * T; ++v) k[v] = load_i(tiles.data[v / 2] + 32 * d + 32 * (v % 2));
-    TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
-      const __m256 q = _mm256_broadcast_ss(&batch.query[u][d + 1]);
-      TK_UNROLL for (uint32_t v = 0; v < 2 * T; ++v) acc[u][v] = _mm256_fmadd_ps(q, odd_halves(k[v]), acc[u][v]);
+// acc[u][v] += q[u] * x[v]: the smaller side is held in registers, the larger one is loaded as it comes.
+template <uint32_t N, uint32_t V, class LoadQ, class LoadX>
+TK_INLINE void add_products(__m256 (&acc)[N][V], LoadQ load_q, LoadX load_x) {
+  if constexpr (N < V) {
+    __m256 q[N];
+    TK_UNROLL for (uint32_t u = 0; u < N; ++u) q[u] = load_q(u);
+    TK_UNROLL for (uint32_t v = 0; v < V; ++v) {
+      TK_KEEP_LOADS_HERE;
+      const __m256 x = load_x(v);
+      TK_UNROLL for (uint32_t u = 0; u < N; ++u) TK_FMA_INTO(acc[u][v], q[u], x);
     }
+  } else {
+    __m256 x[V];
+    TK_UNROLL for (uint32_t v = 0; v < V; ++v) x[v] = load_x(v);
     TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
-      const __m256 q = _mm256_broadcast_ss(&batch.query[u][d]);
-      TK_UNROLL for (uint32_t v = 0; v < 2 * T; ++v) acc[u][v] = _mm256_fmadd_ps(q, even_halves(k[v]), acc[u][v]);
+      TK_KEEP_LOADS_HERE;
+      const __m256 q = load_q(u);
+      TK_UNROLL for (uint32_t v = 0; v < V; ++v) TK_FMA_INTO(acc[u][v], q, x[v]);
     }
   }
-  TK_UNROLL for (uint32_t u = 0; u < N; ++u) TK_UNROLL for (uint32_t v = 0; v < 2 * T; ++v) {
-    _mm256_store_ps(&batch.scores[u][16 * tiles.index[v / 2] + 8 * (v % 2)], acc[u][v]);
+  TK_KEEP_LOADS_HERE;
+}
+
+template <uint32_t N, uint32_t V>
+TK_INLINE void clear(__m256 (&acc)[N][V]) {
+  TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
+    TK_UNROLL for (uint32_t v = 0; v < V; ++v) acc[u][v] = _mm256_setzero_ps();
   }
 }
 
-template <uint32_t N, uint32_t T>
-TK_INLINE void score_f32(Batch& batch, uint32_t dim, const TileSet<T>& tiles) {
+template <uint32_t Kind, uint32_t N, uint32_t T>
+TK_INLINE void score_tiles(Batch& batch, uint32_t dim, const TileSet<T>& tiles) {
   __m256 acc[N][2 * T];
-  TK_UNROLL for (uint32_t u = 0; u < N; ++u) TK_UNROLL for (uint32_t v = 0; v < 2 * T; ++v) acc[u][v] = _mm256_setzero_ps();
-  for (uint32_t d = 0; d < dim; ++d) {
-    __m256 k[2 * T];
-    TK_UNROLL for (uint32_t v = 0; v < 2 * T; ++v) {
-      k[v] = _mm256_castsi256_ps(load_i(tiles.data[v / 2] + 64 * d + 32 * (v % 2)));
+  clear(acc);
+  const auto load_k = [&](uint32_t v, uint32_t step) __attribute__((always_inline)) {
+    return load_i(tiles.data[v / 2] + 64 * step + 32 * (v % 2));
+  };
+  if constexpr (Kind == TK_KV_BF16) {
+    for (uint32_t d = 0; d < dim; d += 2) {
+      const auto q_at = [&](uint32_t i) __attribute__((always_inline)) {
+        return [&batch, i](uint32_t u) __attribute__((always_inline)) {
+          return _mm256_broadcast_ss(&batch.query[u][i]);
+        };
+      };
+      add_products<N, 2 * T>(acc, q_at(d + 1), [&](uint32_t v) __attribute__((always_inline)) {
+        return odd_halves(load_k(v, d / 2));
+      });
+      add_products<N, 2 * T>(acc, q_at(d), [&](uint32_t v) __attribute__((always_inline)) {
+        return even_halves(load_k(v, d / 2));
+      });
     }
-    TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
-      const __m256 q = _mm256_broadcast_ss(reinterpret_cast<const float*>(batch.units[u].query) + d);
-      TK_UNROLL for (uint32_t v = 0; v < 2 * T; ++v) acc[u][v] = _mm256_fmadd_ps(q, k[v], acc[u][v]);
+  } else {
+    for (uint32_t d = 0; d < dim; ++d) {
+      add_products<N, 2 * T>(
+          acc,
+          [&](uint32_t u) __attribute__((always_inline)) {
+            return _mm256_broadcast_ss(reinterpret_cast<const float*>(batch.units[u].query) + d);
+          },
+          [&](uint32_t v) __attribute__((always_inline)) { return _mm256_castsi256_ps(load_k(v, d)); });
     }
   }
-  TK_UNROLL for (uint32_t u = 0; u < N; ++u) TK_UNROLL for (uint32_t v = 0; v < 2 * T; ++v) {
-    _mm256_store_ps(&batch.scores[u][16 * tiles.index[v / 2] + 8 * (v % 2)], acc[u][v]);
+  TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
+    TK_UNROLL for (uint32_t v = 0; v < 2 * T; ++v) {
+      _mm256_store_ps(&batch.scores[u][16 * tiles.index[v / 2] + 8 * (v % 2)], acc[u][v]);
+    }
   }
 }
 
@@ -149,8 +182,7 @@ TK_INLINE void compute_scores(Batch& batch, uint32_t dim) {
   }
   for (uint32_t t = first; t <= last; t += kTiles) {
     const TileSet<kTiles> tiles = tile_set<kTiles>(batch, t, last);
-    if constexpr (Kind == TK_KV_BF16) score_bf16<N, kTiles>(batch, dim, tiles);
-    if constexpr (Kind == TK_KV_F32) score_f32<N, kTiles>(batch, dim, tiles);
+    score_tiles<Kind, N, kTiles>(batch, dim, tiles);
   }
 }
 
@@ -215,23 +247,17 @@ TK_INLINE void scale_weights(Batch& batch, uint32_t dim, uint32_t block) {
   }
 }
 
-// The two V vectors of 8 dims for a pair of keys.
-struct KeyPair {
-  __m256 odd;
-  __m256 even;
-};
-
+// Eight dims of the even or odd key of a pair.
 template <uint32_t Kind>
-TK_INLINE KeyPair load_pair(const uint8_t* pair_row, uint32_t dim, uint32_t d) {
+TK_INLINE __m256 load_value(const uint8_t* pair_row, uint32_t dim, uint32_t d, bool is_even) {
   if constexpr (Kind == TK_KV_BF16) {
     const __m256i v = load_i(pair_row + 4 * d);
-    return {odd_halves(v), even_halves(v)};
+    return is_even ? even_halves(v) : odd_halves(v);
   } else if constexpr (Kind == TK_KV_F32) {
-    return {_mm256_castsi256_ps(load_i(pair_row + 4 * (dim + d))), _mm256_castsi256_ps(load_i(pair_row + 4 * d))};
+    return _mm256_castsi256_ps(load_i(pair_row + 4 * (is_even ? d : dim + d)));
   } else {
     const __m256i v = _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(pair_row + 2 * d)));
-    return {_mm256_cvtepi32_ps(_mm256_srai_epi32(v, 8)),
-            _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 24), 24))};
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(is_even ? _mm256_slli_epi32(v, 24) : v, is_even ? 24 : 8));
   }
 }
 
@@ -246,30 +272,29 @@ template <uint32_t Kind, uint32_t N, uint32_t V>
 TK_INLINE void add_values(const Batch& batch, uint32_t dim, uint32_t d) {
   const auto& weights = Kind == TK_KV_INT8 ? batch.scaled_weights : batch.scores;
   __m256 acc[N][V];
-  TK_UNROLL for (uint32_t u = 0; u < N; ++u) TK_UNROLL for (uint32_t v = 0; v < V; ++v) acc[u][v] = _mm256_setzero_ps();
+  clear(acc);
+  const auto add_key = [&](const uint8_t* row, uint32_t pair, bool is_even) __attribute__((always_inline)) {
+    add_products<N, V>(
+        acc,
+        [&](uint32_t u) __attribute__((always_inline)) {
+          return _mm256_broadcast_ss(&weights[u][2 * pair + (is_even ? 0 : 1)]);
+        },
+        [&](uint32_t v) __attribute__((always_inline)) { return load_value<Kind>(row, dim, d + 8 * v, is_even); });
+  };
   const auto add = [&](uint32_t pair, bool has_even, bool has_odd) __attribute__((always_inline)) {
     const uint8_t* row = pair_row_of<Kind>(batch, dim, pair);
-    const bool is_even_first = Kind == TK_KV_F32;
-    TK_UNROLL for (uint32_t half = 0; half < 2; ++half) {
-      const bool is_even = (half == 0) == is_even_first;
-      if (!(is_even ? has_even : has_odd)) continue;
-      __m256 values[V];
-      TK_UNROLL for (uint32_t v = 0; v < V; ++v) {
-        const KeyPair loaded = load_pair<Kind>(row, dim, d + 8 * v);
-        values[v] = is_even ? loaded.even : loaded.odd;
-      }
-      TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
-        const __m256 p = _mm256_broadcast_ss(&weights[u][2 * pair + (is_even ? 0 : 1)]);
-        TK_UNROLL for (uint32_t v = 0; v < V; ++v) acc[u][v] = _mm256_fmadd_ps(values[v], p, acc[u][v]);
-      }
-    }
+    if (Kind == TK_KV_F32 && has_even) add_key(row, pair, true);
+    if (has_odd) add_key(row, pair, false);
+    if (Kind != TK_KV_F32 && has_even) add_key(row, pair, true);
   };
   uint32_t pair = batch.keys.begin / 2;
   if (batch.keys.begin % 2 != 0) add(pair++, false, true);
   for (; pair < batch.keys.end / 2; ++pair) add(pair, true, true);
   if (batch.keys.end % 2 != 0) add(pair, true, false);
-  TK_UNROLL for (uint32_t u = 0; u < N; ++u) TK_UNROLL for (uint32_t v = 0; v < V; ++v) {
-    _mm256_storeu_ps(batch.units[u].partial + TK_PARTIAL_O + d + 8 * v, acc[u][v]);
+  TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
+    TK_UNROLL for (uint32_t v = 0; v < V; ++v) {
+      _mm256_storeu_ps(batch.units[u].partial + TK_PARTIAL_O + d + 8 * v, acc[u][v]);
+    }
   }
 }
 
@@ -349,7 +374,9 @@ void run_units(Batch& batch, uint32_t num_units, uint32_t dim) {
 }
 
 void run(const tk_attention* a, uint32_t chunk, Batch& batch, uint32_t num_units) {
-  for (uint32_t t = batch.keys.begin / 16; t < (batch.keys.end + 15) / 16; ++t) batch.tiles[t] = tk_kv_tile(a, chunk, t);
+  for (uint32_t t = batch.keys.begin / 16; t < (batch.keys.end + 15) / 16; ++t) {
+    batch.tiles[t] = tk_kv_tile(a, chunk, t);
+  }
   if (a->kind == TK_KV_BF16) run_units<TK_KV_BF16>(batch, num_units, a->head_dim);
   if (a->kind == TK_KV_F32) run_units<TK_KV_F32>(batch, num_units, a->head_dim);
   if (a->kind == TK_KV_INT8) run_units<TK_KV_INT8>(batch, num_units, a->head_dim);

@@ -7,8 +7,10 @@ namespace {
 struct ByFma {
   TANDEM_INLINE __m512 add(__m512 acc, __m512i a, __m512i b) {
     const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
-    acc = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_and_si512(a, odd)), _mm512_castsi512_ps(_mm512_and_si512(b, odd)), acc);
-    return _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), acc);
+    const __m512 odd_a = _mm512_castsi512_ps(_mm512_and_si512(a, odd));
+    const __m512 even_a = _mm512_castsi512_ps(_mm512_slli_epi32(a, 16));
+    acc = _mm512_fmadd_ps(odd_a, _mm512_castsi512_ps(_mm512_and_si512(b, odd)), acc);
+    return _mm512_fmadd_ps(even_a, _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), acc);
   }
 };
 

@@ -1,5 +1,6 @@
 #pragma once
-// Attention for AVX-512, shared by the files with and without the bf16 instruction; `Bf16` says how a pair is multiplied:
+// Attention for AVX-512, shared by the files with and without the bf16 instruction; `Bf16` says how a pair is
+// multiplied:
 //   static __m512 add(__m512 acc, __m512i a, __m512i b)   acc += odd(a) * odd(b), then += even(a) * even(b)
 // Sixteen keys, or sixteen dims of a pair of keys, are one register. Up to six (row, head) share each load of K and V.
 
@@ -62,7 +63,9 @@ TANDEM_INLINE void score_tiles(Batch& batch, uint32_t dim, uint32_t t, uint32_t 
   const uint8_t* data[T];
   TK_UNROLL for (uint32_t i = 0; i < T; ++i) data[i] = batch.tiles[t + i < last ? t + i : last];
   __m512 acc[N][T];
-  TK_UNROLL for (uint32_t u = 0; u < N; ++u) TK_UNROLL for (uint32_t i = 0; i < T; ++i) acc[u][i] = _mm512_setzero_ps();
+  TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
+    TK_UNROLL for (uint32_t i = 0; i < T; ++i) acc[u][i] = _mm512_setzero_ps();
+  }
   const uint32_t num_steps = Kind == TK_KV_BF16 ? dim / 2 : dim;
   for (uint32_t step = 0; step < num_steps; ++step) {
     __m512i k[T];
@@ -83,8 +86,8 @@ TANDEM_INLINE void score_tiles(Batch& batch, uint32_t dim, uint32_t t, uint32_t 
   }
 }
 
-// One tile, one block of 32 dims. The instruction wants one factor unsigned: k + 128, made by flipping the sign bit; the
-// sum starts at -128 * sum(q).
+// One tile, one block of 32 dims. The instruction wants one factor unsigned: k + 128, made by flipping the sign bit;
+// the sum starts at -128 * sum(q).
 template <uint32_t N>
 TANDEM_INLINE void score_int8_block(Batch& batch, uint32_t dim, uint32_t tile, uint32_t block) {
   const uint8_t* keys = batch.tiles[tile] + block * TK_SCALE_BLOCK * 16;
@@ -203,7 +206,8 @@ struct Sums {
 
 // A masked half of a pair is cut out of V by `kept`.
 template <uint32_t Kind, class Bf16, uint32_t N, uint32_t V>
-TANDEM_INLINE void add_pair(const Batch& batch, uint32_t dim, uint32_t d, uint32_t pair, __m512i kept, Sums<N, V>& sums) {
+TANDEM_INLINE void add_pair(const Batch& batch, uint32_t dim, uint32_t d, uint32_t pair, __m512i kept,
+                            Sums<N, V>& sums) {
   constexpr uint32_t kPairBytes = Kind == TK_KV_BF16 ? 4 : 2;
   const uint8_t* row = batch.tiles[pair / 8] + tk_kv_v_offset(Kind, dim) + pair % 8 * dim * kPairBytes;
   __m512i v[V];
@@ -301,14 +305,17 @@ void run_units(Batch& batch, uint32_t num_units, uint32_t dim) {
 
 template <class Bf16>
 void run(const tk_attention* a, uint32_t chunk, Batch& batch, uint32_t num_units) {
-  for (uint32_t t = batch.keys.begin / 16; t < (batch.keys.end + 15) / 16; ++t) batch.tiles[t] = tk_kv_tile(a, chunk, t);
+  for (uint32_t t = batch.keys.begin / 16; t < (batch.keys.end + 15) / 16; ++t) {
+    batch.tiles[t] = tk_kv_tile(a, chunk, t);
+  }
   if (a->kind == TK_KV_BF16) run_units<TK_KV_BF16, Bf16>(batch, num_units, a->head_dim);
   if (a->kind == TK_KV_F32) run_units<TK_KV_F32, Bf16>(batch, num_units, a->head_dim);
   if (a->kind == TK_KV_INT8) run_units<TK_KV_INT8, Bf16>(batch, num_units, a->head_dim);
 }
 
 template <class Bf16>
-void attention_chunk(const tk_attention* attention, uint32_t chunk, uint32_t row_begin, uint32_t row_end, float* partials) {
+void attention_chunk(const tk_attention* attention, uint32_t chunk, uint32_t row_begin, uint32_t row_end,
+                     float* partials) {
   Batch batch;
   uint32_t num_units = 0;
   uint32_t units_left = (row_end - row_begin) * attention->group;

@@ -29,7 +29,8 @@ std::vector<float> random_floats(SampleRandom& random, size_t n, float limit) {
 void feed(Hasher& hasher, const std::vector<float>& x) { hasher.update(x.data(), x.size() * sizeof(float)); }
 
 // Stored K and V, prepared queries and outputs of the last rows of one sequence.
-void digest_attention(const AttentionKernels& kernels, tk_kv_kind kind, uint32_t head_dim, uint32_t window, Hasher& hasher) {
+void digest_attention(const AttentionKernels& kernels, tk_kv_kind kind, uint32_t head_dim, uint32_t window,
+                      Hasher& hasher) {
   SampleRandom random(kind + 1);
   const uint64_t tile_bytes = tk_kv_tile_bytes(kind, head_dim);
   const uint32_t num_tiles = (kNumPositions + 15) / 16;
@@ -39,7 +40,8 @@ void digest_attention(const AttentionKernels& kernels, tk_kv_kind kind, uint32_t
   for (uint32_t position = 0; position < kNumPositions; ++position) {
     const std::vector<float> k = random_floats(random, head_dim, 3.0f);
     const std::vector<float> v = random_floats(random, head_dim, 2.0f);
-    TANDEM_CHECK(kv_write(kind, head_dim, k.data(), v.data(), memory.data() + tile_bytes * blocks[position / 16], position % 16));
+    uint8_t* tile = memory.data() + tile_bytes * blocks[position / 16];
+    TANDEM_CHECK(kv_write(kind, head_dim, k.data(), v.data(), tile, position % 16));
   }
   const uint64_t query_bytes = tk_query_bytes(kind, head_dim);
   std::vector<uint8_t> queries(query_bytes * kGroup * kNumRows);

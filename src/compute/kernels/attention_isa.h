@@ -1,12 +1,13 @@
 #pragma once
-// Attention of consecutive rows of one sequence over one kv head of paged KV (numerics 7): the structs and functions that
-// every instruction set implements. C++ callers start at attention.h.
+// Attention of consecutive rows of one sequence over one kv head of paged KV (numerics 7): the structs and functions
+// that every instruction set implements. C++ callers start at attention.h.
 //
 // The smallest piece is a chunk: keys 256 c .. 256 c + 255 by absolute position. All query heads of the group and all
 // given rows share one pass over its K and V. A (row, head) gets a partial (m, l, o) of the chunk; partials are merged
 // strictly left to right, whoever computed them. Any grouping of rows gives the same bits.
 //
-// Masked keys are exact no-ops: K and V that no given row may see are never used, whatever bytes stand there (stale NaN).
+// Masked keys are exact no-ops: K and V that no given row may see are never used, whatever bytes stand there (stale
+// NaN).
 
 #include <stdint.h>
 
@@ -32,8 +33,8 @@ struct tk_attention {
   uint64_t head_stride;      // bytes between heads of the group in queries
 };
 
-// A partial: floats m, l, then o[head_dim] from TK_PARTIAL_O on. m = -inf: no key of the chunk is visible (l = 0, o = 0).
-// A score that is NaN or +inf makes l NaN, so that it reaches `finish` through any merge.
+// A partial: floats m, l, then o[head_dim] from TK_PARTIAL_O on. m = -inf: no key of the chunk is visible (l = 0, o =
+// 0). A score that is NaN or +inf makes l NaN, so that it reaches `finish` through any merge.
 enum : uint32_t { TK_PARTIAL_M = 0, TK_PARTIAL_L = 1, TK_PARTIAL_O = 16 };
 
 static inline uint32_t tk_partial_floats(uint32_t head_dim) { return TK_PARTIAL_O + head_dim; }
@@ -76,8 +77,8 @@ static inline void tk_set_empty_partial(uint32_t head_dim, float* partial) {
   partial[TK_PARTIAL_M] = -__builtin_inff();
 }
 
-// How many of the (row, head) left the vector kernels take next: six, and the last two batches of like size, because 8 as
-// 6 + 2 would leave the second one short of work.
+// How many of the (row, head) left the vector kernels take next: six, and the last two batches of like size, because
+// 8 as 6 + 2 would leave the second one short of work.
 static inline uint32_t tk_batch_units(uint32_t num_left) {
   if (num_left >= 12) return 6;
   return num_left > 6 ? (num_left + 1) / 2 : num_left;

@@ -46,7 +46,8 @@ class Sequence {
     for (uint32_t position = 0; position < shape.num_positions; ++position) {
       keys_.push_back(random_vector());
       values_.push_back(random_vector());
-      REQUIRE(kv_write(shape.kind, shape.head_dim, keys_.back().data(), values_.back().data(), tile(position), position % 16));
+      REQUIRE(kv_write(shape.kind, shape.head_dim, keys_.back().data(), values_.back().data(), tile(position),
+                       position % 16));
       for (uint32_t head = 0; head < shape.group; ++head) {
         raw_queries_.push_back(random_vector());
         uint8_t* out = queries_.data() + (size_t{position} * shape.group + head) * query_bytes;
@@ -232,7 +233,9 @@ TEST_CASE("chunks computed apart and merged left to right are the same bits") {
     for (uint32_t chunk : {2u, 0u, 3u, 1u}) variant.kernels.chunk(&a, chunk, 0, 1, chunks.data() + chunk * 4 * size);
     std::vector<float> merged(4 * size);
     reset_partials(64, 4, merged.data());
-    for (uint32_t chunk = 0; chunk < 4; ++chunk) variant.kernels.merge(64, 4, merged.data(), chunks.data() + chunk * 4 * size);
+    for (uint32_t chunk = 0; chunk < 4; ++chunk) {
+      variant.kernels.merge(64, 4, merged.data(), chunks.data() + chunk * 4 * size);
+    }
     std::vector<float> out(4 * 64);
     for (uint32_t head = 0; head < 4; ++head) {
       CHECK(variant.kernels.finish(64, merged.data() + head * size, out.data() + head * 64));

@@ -1,6 +1,6 @@
 #pragma once
-// ElementKernels: the elementwise and row operations of one instruction set; contracts stand in the *_isa.h of each. All
-// sets give the same bits. Pure, any thread, under DenormalsOff.
+// ElementKernels: the elementwise and row operations of one instruction set; contracts stand in the *_isa.h of each.
+// All sets give the same bits. Pure, any thread, under DenormalsOff.
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
-// The bytes of a KV tile: 16 tokens of one (block, layer, kv head), a K panel, a V panel, then their scales (numerics 6).
-// A block of 16 * m tokens holds m tiles, one after the other.
+// The bytes of a KV tile: 16 tokens of one (block, layer, kv head), a K panel, a V panel, then their scales (numerics
+// 6). A block of 16 * m tokens holds m tiles, one after the other.
 //
 //   bf16   K [dim / 2][16 tokens][2]   V [8 token pairs][dim][2]
 //   f32    K [dim][16 tokens]          V [16 tokens][dim]

@@ -1,6 +1,7 @@
 #pragma once
-// K and V rows into KV tiles and back, and queries into the form that attention reads (layouts: kv_isa.h). Plain integer
-// and IEEE operations, so there is one version for all instruction sets. Pure, any thread, under DenormalsOff.
+// K and V rows into KV tiles and back, and queries into the form that attention reads (layouts: kv_isa.h). Plain
+// integer and IEEE operations, so there is one version for all instruction sets. Pure, any thread, under
+// DenormalsOff.
 
 #include <cstdint>
 
@@ -8,10 +9,11 @@
 
 namespace tandem::kernels {
 
-// Writes the token's rows (after RoPE, `head_dim` floats each) into `slot` (0..15) of the tile, rounded: bf16 to nearest
-// even; int8 per 32 dims with s = f16(fl(max|x| / 127)), q = clamp(rint(fl(x * fl(1 / s)))). False if an element is not
-// finite once stored: that request has failed, and its slot must not be read.
-[[nodiscard]] bool kv_write(tk_kv_kind kind, uint32_t head_dim, const float* k, const float* v, void* tile, uint32_t slot);
+// Writes the token's rows (after RoPE, `head_dim` floats each) into `slot` (0..15) of the tile, rounded: bf16 to
+// nearest even; int8 per 32 dims with s = f16(fl(max|x| / 127)), q = clamp(rint(fl(x * fl(1 / s)))). False if an
+// element is not finite once stored: that request has failed, and its slot must not be read.
+[[nodiscard]] bool kv_write(tk_kv_kind kind, uint32_t head_dim, const float* k, const float* v, void* tile,
+                            uint32_t slot);
 
 // The stored values of a slot, as attention reads them. For inspection and tests.
 void kv_read(tk_kv_kind kind, uint32_t head_dim, const void* tile, uint32_t slot, float* k, float* v);

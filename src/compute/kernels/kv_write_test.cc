@@ -72,7 +72,9 @@ TEST_CASE("rows come back as the contract rounds them, and slots do not touch ea
       std::vector<uint8_t> tile(bytes + 64, 0xFF);
       for (uint32_t i = 0; i < 16; ++i) {
         const uint32_t slot = (i * 5 + 3) % 16;
-        CHECK(kv_write(kind, dim, random_floats(slot, dim, 4).data(), random_floats(slot + 16, dim, 9).data(), tile.data(), slot));
+        const std::vector<float> k = random_floats(slot, dim, 4);
+        const std::vector<float> v = random_floats(slot + 16, dim, 9);
+        CHECK(kv_write(kind, dim, k.data(), v.data(), tile.data(), slot));
       }
       CHECK(std::all_of(tile.begin() + bytes, tile.end(), [](uint8_t byte) { return byte == 0xFF; }));
       for (uint32_t slot = 0; slot < 16; ++slot) {

@@ -1,6 +1,6 @@
 #pragma once
-// "lanes16" of the numerics contract: 16 partial sums, element i in lane i mod 16, joined as lane i + lane i+8, then +4,
-// +2, +1. The vector forms take lanes 0..7 and 8..15.
+// "lanes16" of the numerics contract: 16 partial sums, element i in lane i mod 16, joined as lane i + lane i+8, then
+// +4, +2, +1. The vector forms take lanes 0..7 and 8..15.
 
 // Overwrites `lanes` (16 floats).
 static inline float tk_join_lanes16(float* lanes) {

@@ -4,7 +4,8 @@
 
 namespace tandem::kernels {
 
-std::vector<float> make_rope_table(std::span<const double> inverse_frequencies, double magnitude, uint32_t num_positions) {
+std::vector<float> make_rope_table(std::span<const double> inverse_frequencies, double magnitude,
+                                   uint32_t num_positions) {
   const size_t half = inverse_frequencies.size();
   std::vector<float> table(size_t{num_positions} * 2 * half);
   for (uint32_t position = 0; position < num_positions; ++position) {

@@ -1,6 +1,6 @@
 #pragma once
-// Gated SiLU (numerics 5): out[i] = fl(silu(gate[i]) * up[i]), silu(x) = fl(x / fl(1 + exp(-x))). `out` may be `gate` or
-// `up`. Any thread, under DenormalsOff.
+// Gated SiLU (numerics 5): out[i] = fl(silu(gate[i]) * up[i]), silu(x) = fl(x / fl(1 + exp(-x))). `out` may be `gate`
+// or `up`. Any thread, under DenormalsOff.
 
 #include <stdint.h>
 

@@ -55,7 +55,7 @@ TANDEM_INLINE __m256i tk_dpbusd256(__m256i acc, __m256i u, __m256i s) {
   return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
 }
 
-#define TK_DPBUSD(acc, u, s)                                                    \
+#define TK_DPBUSD(acc, u, s)                                                           \
   (acc) = tk_join_i(tk_dpbusd256(tk_half_i(acc, 0), tk_half_i(u, 0), tk_half_i(s, 0)), \
                     tk_dpbusd256(tk_half_i(acc, 1), tk_half_i(u, 1), tk_half_i(s, 1)))
 
@@ -163,7 +163,6 @@ TANDEM_INLINE void tk_mask_storeu_ps(void* p, uint16_t mask, __m512 v) {
 #define TK_DPBUSD(acc, u, s) asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(u), "v"(s))
 
 // acc (__m512) += the pairs of bf16 in a and b (__m512i); AVX512-BF16.
-#define TK_DPBF16(acc, a, b) \
-  (acc) = _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b))
+#define TK_DPBF16(acc, a, b) (acc) = _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b))
 
 #endif
