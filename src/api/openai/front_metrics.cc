@@ -37,23 +37,12 @@ FrontMetrics::FrontMetrics(MetricRegistry& registry, const std::string& model_na
   per_token_old_ = histogram("vllm:time_per_output_token_seconds", per_token_help, kPerTokenBounds);
   e2e_ = histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.", kRequestBounds);
   our_e2e_ = histogram("tandem_request_seconds", "Arrival to last token.", kRequestBounds);
-  queue_ = histogram("vllm:request_queue_time_seconds", "Arrival to the first step that computes it.", kRequestBounds);
-  prefill_ = histogram("vllm:request_prefill_time_seconds", "First step to first token.", kRequestBounds);
-  decode_ = histogram("vllm:request_decode_time_seconds", "First token to last token.", kRequestBounds);
-  inference_ = histogram("vllm:request_inference_time_seconds", "First step to last token.", kRequestBounds);
   const std::vector<double> lengths = length_bounds(max_model_len);
   prompt_length_ = histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", lengths);
   generation_length_ = histogram("vllm:request_generation_tokens", "Generated tokens of a choice.", lengths);
   longest_generation_ = histogram("vllm:request_max_num_generation_tokens", "Of a request's longest choice.", lengths);
   params_n_ = histogram("vllm:request_params_n", "The parameter n.", kChoiceBounds);
   params_max_tokens_ = histogram("vllm:request_params_max_tokens", "The limit that max_tokens came to.", lengths);
-  prompt_tokens_ = &registry.counter("vllm:prompt_tokens_total", "Prompt tokens taken.", labels_);
-  generation_tokens_ = &registry.counter("vllm:generation_tokens_total", "Tokens generated.", labels_);
-  cached_tokens_ = &registry.counter("vllm:prompt_tokens_cached_total", "Prompt tokens found in the cache.", labels_);
-  running_ = &registry.gauge("vllm:num_requests_running", "Requests being computed.", labels_);
-  waiting_ = &registry.gauge("vllm:num_requests_waiting", "Requests in the queue.", labels_);
-  kv_use_ = &registry.gauge("vllm:kv_cache_usage_perc", "Part of the KV blocks in use, 0 to 1.", labels_);
-  kv_use_old_ = &registry.gauge("vllm:gpu_cache_usage_perc", "Part of the KV blocks in use, 0 to 1.", labels_);
 }
 
 HistogramMetric* FrontMetrics::histogram(const std::string& name, const std::string& help,
@@ -69,7 +58,6 @@ void FrontMetrics::count_answer(std::string_view endpoint, int status) {
 }
 
 void FrontMetrics::observe_start(uint64_t num_prompt_tokens, uint32_t num_choices, uint64_t max_tokens) {
-  prompt_tokens_->add(num_prompt_tokens);
   prompt_length_->observe(static_cast<double>(num_prompt_tokens));
   params_n_->observe(num_choices);
   params_max_tokens_->observe(static_cast<double>(max_tokens));
@@ -95,19 +83,6 @@ void FrontMetrics::observe_request_end(const RequestTimes& times, uint64_t num_t
   e2e_->observe(seconds(times.arrival_ns, now_ns));
   our_e2e_->observe(seconds(times.arrival_ns, now_ns));
   longest_generation_->observe(static_cast<double>(num_tokens_of_longest));
-  if (times.scheduled_ns == 0) return;
-  queue_->observe(seconds(times.arrival_ns, times.scheduled_ns));
-  inference_->observe(seconds(times.scheduled_ns, now_ns));
-  if (times.first_token_ns == 0) return;
-  prefill_->observe(seconds(times.scheduled_ns, times.first_token_ns));
-  decode_->observe(seconds(times.first_token_ns, times.last_token_ns));
-}
-
-void FrontMetrics::set_load(const engine::GeneratorLoad& load) {
-  running_->set(load.num_running);
-  waiting_->set(load.num_waiting);
-  kv_use_->set(load.kv_usage);
-  kv_use_old_->set(load.kv_usage);
 }
 
 }  // namespace tandem::openai

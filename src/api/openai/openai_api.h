@@ -51,9 +51,6 @@ class OpenAiApi {
   // The handler. Paths outside the API are answered 404.
   void handle(http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer);
 
-  // Before the registry's exposition is read: the gauges that the generator knows.
-  void refresh_metrics() { metrics_.set_load(generator_.load()); }
-
  private:
   struct Tenant {
     ApiKey key;

@@ -109,11 +109,7 @@ void Reply::on_update(size_t prompt, sched::Update update) {
     early_.emplace_back(prompt, std::move(update));
     return;
   }
-  if (update.num_cached_tokens > 0) {
-    usage_.num_cached_tokens += update.num_cached_tokens;
-    context_.metrics.count_cached(update.num_cached_tokens);
-  }
-  if (times_.scheduled_ns == 0) times_.scheduled_ns = update.scheduled_ns;
+  usage_.num_cached_tokens += update.num_cached_tokens;
   std::string events;
   if (update.error) {
     fail(api_error(*update.error, context_.generator.load().retry_after_s), {});
@@ -147,7 +143,7 @@ void Reply::take_delta(size_t prompt, sched::ChoiceDelta delta, std::string& eve
   const size_t num_tokens = delta.tokens.size();
   std::vector<ShownToken> shown = state.choice.take(std::move(delta));
   usage_.num_completion_tokens += num_tokens;
-  if (num_tokens > 0) measure(state, num_tokens, is_first);
+  if (num_tokens > 0) measure(state, is_first);
   begin_choice(prompt, index, events);
   show(index, std::move(shown), events);
   if (!state.choice.is_finished()) return;
@@ -208,9 +204,8 @@ void Reply::show(size_t index, std::vector<ShownToken> shown, std::string& event
   }
 }
 
-void Reply::measure(ChoiceState& state, size_t num_tokens, bool is_first) {
+void Reply::measure(ChoiceState& state, bool is_first) {
   const int64_t now_ns = context_.clock.now_ns();
-  context_.metrics.count_tokens(num_tokens);
   times_.last_token_ns = now_ns;
   if (times_.first_token_ns == 0) {
     times_.first_token_ns = now_ns;

@@ -71,7 +71,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
   void begin_choice(size_t prompt, size_t choice, std::string& events);
   void take_echo(size_t prompt, std::vector<sched::TokenLogprob> logprobs, std::string& events);
   void show(size_t choice, std::vector<ShownToken> shown, std::string& events);
-  void measure(ChoiceState& state, size_t num_tokens, bool is_first);
+  void measure(ChoiceState& state, bool is_first);
   void complete(std::string events);
   void send_whole();
   void fail(const ApiError& error, std::string events);

@@ -149,17 +149,13 @@ TEST_CASE("the metrics that dashboards and load tools read count what happened")
   CHECK(server.metric("vllm:time_to_first_token_seconds_count" + labels) == "2");
   CHECK(server.metric("tandem_time_to_first_token_seconds_count" + labels) == "2");
   CHECK(server.metric("vllm:e2e_request_latency_seconds_count" + labels) == "2");
-  CHECK(server.metric("vllm:request_queue_time_seconds_count" + labels) == "2");
-  CHECK(server.metric("vllm:request_prefill_time_seconds_count" + labels) == "2");
   CHECK(server.metric("vllm:inter_token_latency_seconds_count" + labels) == "7");  // 2 + 2, and 3
   CHECK(server.metric("vllm:request_time_per_output_token_seconds_count" + labels) == "3");
   CHECK(server.metric("vllm:time_per_output_token_seconds_count" + labels) == "3");
-  CHECK(server.metric("vllm:generation_tokens_total" + labels) == "10");
   CHECK(server.metric("vllm:request_params_n_sum" + labels) == "3");
   CHECK(server.metric(R"(vllm:request_success_total{model_name="tiny",engine="0",finished_reason="length"})") == "2");
   CHECK(server.metric(R"(vllm:request_success_total{model_name="tiny",engine="0",finished_reason="stop"})") == "1");
   CHECK(server.metric(R"(tandem_http_requests_total{endpoint="/v1/completions",status="200"})") == "2");
-  CHECK(server.metric("vllm:kv_cache_usage_perc" + labels) == "0.25");
   CHECK(server.get("/metrics").header("Content-Type").starts_with("text/plain; version=0.0.4"));
 }
 

@@ -32,7 +32,6 @@ ServingGate::ServingGate(const MetricRegistry& registry, std::string version)
     writer->send(200, {{"Content-Type", "application/json"}}, json.take());
   });
   router_.add("GET", "/metrics", [this](http::HttpRequest, Writer writer) {
-    if (OpenAiApi* api = api_) api->refresh_metrics();
     writer->send(200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, registry_.exposition());
   });
 }
