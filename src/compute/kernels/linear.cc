@@ -25,10 +25,14 @@ const LinearKernels& linear_kernels(Isa isa) {
       tk_linear_epilogue_avx2,
       tk_quantize_avx2};
   switch (isa) {
-    case Isa::kScalar: return kScalarTable;
-    case Isa::kAvx2: return kAvx2Table;
-    case Isa::kAvx512: return kAvx512Table;
-    case Isa::kAvx512Bf16: return kAvx512Bf16Table;
+    case Isa::kScalar:
+      return kScalarTable;
+    case Isa::kAvx2:
+      return kAvx2Table;
+    case Isa::kAvx512:
+      return kAvx512Table;
+    case Isa::kAvx512Bf16:
+      return kAvx512Bf16Table;
   }
 #endif
   return kScalarTable;

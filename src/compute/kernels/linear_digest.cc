@@ -45,7 +45,7 @@ void hash_format(Hasher& hasher, const LinearKernels& kernels, const tk_panel_fo
   for (uint8_t out_kind : {TK_ROWS_F32, TK_ROWS_BF16, TK_ROWS_Q8}) {
     const uint64_t out_stride = tk_activation_row_bytes(out_kind, TK_PANEL_ROWS);
     AlignedBytes out(out_stride * kNumRows);
-    const tk_epilogue gated{x.data(),   x.data() + 32, x.data() + 64, 4ull * kColumns, out.data(),
+    const tk_epilogue gated{x.data(),   x.data() + 32, x.data() + 64, 4ull * kColumns,        out.data(),
                             out_stride, TK_PANEL_ROWS, out_kind,      TK_ACTIVATION_SILU_GATE};
     kernels.epilogue(&gated, &gate_tile, &up_tile, 0, TK_PANEL_ROWS);
     hasher.update(out.data(), out.size());

@@ -280,8 +280,8 @@ TEST_CASE("a residual may be the output itself") {
     if (!is_supported(isa)) continue;
     EpilogueInput input = make_input();
     const std::vector<float> before = input.residual;
-    const tk_epilogue epilogue{nullptr, nullptr, input.residual.data(), 4 * 96,      input.residual.data(),
-                               4 * 96,  96,      TK_ROWS_F32,           TK_ACTIVATION_NONE};
+    const tk_epilogue epilogue{nullptr, nullptr,     input.residual.data(), 4 * 96, input.residual.data(), 4 * 96,
+                               96,      TK_ROWS_F32, TK_ACTIVATION_NONE};
     const tk_tile tile{input.gate.data(), 32, 0, 5};
     linear_kernels(isa).epilogue(&epilogue, &tile, nullptr, 64, 32);
     for (uint32_t i = 0; i < 32; ++i) CHECK(input.residual[64 + i] == before[64 + i] + input.gate[i]);

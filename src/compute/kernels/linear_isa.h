@@ -60,9 +60,9 @@ enum { TK_ACTIVATION_NONE = 0, TK_ACTIVATION_SILU_GATE = 1 };
 
 // What happens to a linear's sums, in this order, one rounding each: + bias, silu(gate) * up, + residual, store.
 struct tk_epilogue {
-  const float* bias;      // [columns of the output] or null; with a gate: the gate's
-  const float* up_bias;   // with a gate, or null
-  const float* residual;  // or null; may be the output itself (f32)
+  const float* bias;         // [columns of the output] or null; with a gate: the gate's
+  const float* up_bias;      // with a gate, or null
+  const float* residual;     // or null; may be the output itself (f32)
   uint64_t residual_stride;  // bytes
   void* out;                 // row r of a tile goes to row r here
   uint64_t out_stride;       // bytes
@@ -88,8 +88,8 @@ struct tk_linear_kernels {
   void (*panel[TK_NUM_PANEL_KINDS])(const tk_linear* linear, uint32_t panel_index, const tk_tile* tile);
   // Columns column .. column + num_columns - 1 (<= 32; column is a multiple of 32) of the output rows that `tile` has
   // sums for. `up` is the second tile of a gated linear, else null.
-  void (*epilogue)(const tk_epilogue* epilogue, const tk_tile* tile, const tk_tile* up,
-                   uint32_t column, uint32_t num_columns);
+  void (*epilogue)(const tk_epilogue* epilogue, const tk_tile* tile, const tk_tile* up, uint32_t column,
+                   uint32_t num_columns);
   // Rows row_begin .. row_end - 1.
   void (*quantize)(const tk_quantize* quantize, uint32_t row_begin, uint32_t row_end);
 };

@@ -32,11 +32,11 @@ std::vector<NamedKernels> kernels_under_test() {
     if (is_supported(isa)) tables.push_back({std::string(isa_name(isa)), linear_kernels(isa)});
   }
 #ifdef TANDEM_HAS_SIMDE
-  tables.push_back({"avx512 by simde",
-                    {{tk_panel_f32_avx512_simde, tk_panel_bf16_avx512_simde, tk_panel_int8_avx512_simde,
-                      tk_panel_int8_avx512_simde},
-                     tk_linear_epilogue_avx2,
-                     tk_quantize_avx2}});
+  tables.push_back(
+      {"avx512 by simde",
+       {{tk_panel_f32_avx512_simde, tk_panel_bf16_avx512_simde, tk_panel_int8_avx512_simde, tk_panel_int8_avx512_simde},
+        tk_linear_epilogue_avx2,
+        tk_quantize_avx2}});
   tables.push_back({"avx512bf16 by simde", tables.back().kernels});
   tables.back().kernels.panel[TK_PANEL_BF16] = tk_panel_bf16_avx512bf16_simde;
 #endif
@@ -67,8 +67,13 @@ Problem make_problem(const tk_panel_format& format, uint32_t k, uint32_t num_pan
   AlignedBytes panels = sample_panels(format, k, num_panels, random);
   AlignedBytes rows = activation_rows(format, k, num_rows, random);
   Problem problem{std::move(panels), std::move(rows), {}};
-  problem.linear = {problem.panels.data(), tk_panel_bytes(&format, k), problem.rows.data(),
-                    tk_activation_row_bytes(tk_rows_kind(format.kind), k), k, 1, format};
+  problem.linear = {problem.panels.data(),
+                    tk_panel_bytes(&format, k),
+                    problem.rows.data(),
+                    tk_activation_row_bytes(tk_rows_kind(format.kind), k),
+                    k,
+                    1,
+                    format};
   return problem;
 }
 

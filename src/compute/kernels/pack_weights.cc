@@ -22,16 +22,24 @@ struct LevelRange {
 
 LevelRange level_range(DType dtype) {
   switch (dtype) {
-    case DType::kQ2_K: return {0, 3};
-    case DType::kQ3_K: return {4, 11};
-    case DType::kQ5_0: return {112, 143};
+    case DType::kQ2_K:
+      return {0, 3};
+    case DType::kQ3_K:
+      return {4, 11};
+    case DType::kQ5_0:
+      return {112, 143};
     case DType::kQ5_1:
-    case DType::kQ5_K: return {0, 31};
-    case DType::kQ6_K: return {96, 159};
+    case DType::kQ5_K:
+      return {0, 31};
+    case DType::kQ6_K:
+      return {96, 159};
     case DType::kIQ4_NL:
-    case DType::kIQ4_XS: return {1, 241};
-    case DType::kQ8_0: return {0, 255};
-    default: return {0, 15};
+    case DType::kIQ4_XS:
+      return {1, 241};
+    case DType::kQ8_0:
+      return {0, 255};
+    default:
+      return {0, 15};
   }
 }
 
