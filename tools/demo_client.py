@@ -2,33 +2,12 @@
 """demo_client.py PROGRAM MODEL [QUESTION] : starts `PROGRAM serve MODEL` on a free port of 127.0.0.1, asks one
 question over the API with streaming, prints the answer as it comes, then what was measured at the client, and stops
 the server."""
-import http.client, json, signal, socket, subprocess, sys, tempfile, time
+import http.client, json, sys, time
+
+from serving import Server
 
 QUESTION = "What is the capital of France? Answer in one sentence."
-START_TIMEOUT_S = 120
 ANSWER_TIMEOUT_S = 120
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def wait_until_healthy(server, port):
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise RuntimeError(f"the server ended with code {server.returncode}")
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", "/health")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            pass
-        time.sleep(0.05)
-    raise RuntimeError(f"the server was not healthy after {START_TIMEOUT_S} s")
 
 
 def events(response):
@@ -70,31 +49,17 @@ def ask(port, model, question):
 
 
 def main(program, model, question=QUESTION):
-    port = free_port()
-    log = tempfile.TemporaryFile()
-    server = subprocess.Popen([program, "serve", model, "--host", "127.0.0.1", "--port", str(port)],
-                              stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        wait_until_healthy(server, port)
-        print(f"\n> {question}\n")
-        num_tokens, ttft_s, decode_s = ask(port, model, question)
-        tpot_s = decode_s / max(num_tokens - 1, 1)
-        rate = f"{1 / tpot_s:.1f} tokens/s" if tpot_s > 0 else "one token"
-        print(f"\nTTFT {ttft_s * 1e3:.0f} ms, TPOT {tpot_s * 1e3:.1f} ms, {rate}, {num_tokens} tokens "
-              "(measured at the client)")
+        with Server(program, model) as server:
+            print(f"\n> {question}\n")
+            num_tokens, ttft_s, decode_s = ask(server.port, model, question)
     except (RuntimeError, OSError, ValueError, KeyError) as error:
-        log.seek(0)
-        sys.stderr.write(log.read().decode(errors="replace"))
         print(f"demo: {error}", file=sys.stderr)
         return 1
-    finally:
-        if server.poll() is None:
-            server.send_signal(signal.SIGTERM)
-            try:
-                server.wait(timeout=35)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
+    tpot_s = decode_s / max(num_tokens - 1, 1)
+    rate = f"{1 / tpot_s:.1f} tokens/s" if tpot_s > 0 else "one token"
+    print(f"\nTTFT {ttft_s * 1e3:.0f} ms, TPOT {tpot_s * 1e3:.1f} ms, {rate}, {num_tokens} tokens "
+          "(measured at the client)")
     return 0
 
 

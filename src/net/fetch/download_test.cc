@@ -201,6 +201,34 @@ TEST_CASE("a server that sends another range than asked is not believed") {
   CHECK(server.requests().back().header("Range") == "");
 }
 
+TEST_CASE("a range of an entity that changed is not put behind the old one's bytes") {
+  const std::string old_body = long_text(300'000);
+  const std::string new_body = long_text(300'000, 7);
+  ScriptedServer server([&](Connection& connection, const Request& request, size_t num_before) {
+    if (num_before == 0) return serve_entity(connection, request, old_body, "\"v1\"", true, 100'000);
+    if (num_before > 1) return serve_entity(connection, request, new_body, "\"v2\"", false, 0);
+    // If-Range is ignored.
+    const std::string headers = "ETag: \"v2\"\r\nContent-Range: bytes 100000-299999/300000\r\n";
+    connection.say(reply_text("206 Partial Content", headers, new_body.substr(100'000)));
+  });
+  Scratch scratch;
+  REQUIRE(Attempt(scratch, server.url("/a")).run());
+  CHECK(scratch.read("file") == new_body);
+}
+
+TEST_CASE("less than the rest is not the end") {
+  const std::string body = long_text(300'000);
+  ScriptedServer server([&](Connection& connection, const Request& request, size_t num_before) {
+    if (num_before != 1) return serve_entity(connection, request, body, "\"v1\"", num_before == 0, 100'000);
+    const std::string headers = "ETag: \"v1\"\r\nContent-Range: bytes 100000-199999/300000\r\n";
+    connection.say(reply_text("206 Partial Content", headers, body.substr(100'000, 100'000)));
+  });
+  Scratch scratch;
+  REQUIRE(Attempt(scratch, server.url("/a")).run());
+  CHECK(scratch.read("file") == body);
+  CHECK(server.requests()[2].header("Range") == "bytes=200000-");
+}
+
 TEST_CASE("416 to a resumed download starts again") {
   const std::string body = long_text(1000);
   ScriptedServer server([&](Connection& connection, const Request& request, size_t num_before) {
