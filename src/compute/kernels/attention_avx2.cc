@@ -230,7 +230,7 @@ void compute_weights(const Batch& batch, const Unit& unit, float* s) {
   unit.partial[TK_PARTIAL_L] = is_bad ? __builtin_nanf("") : tk_join_lanes16_avx2(low, high);
 }
 
-// p' = bf16(p * scale of V) for one block of 32 dims; 0 where p is 0, whatever the scale of a masked key holds.
+// p' = bf16(p * scale of V) for one block of 32 dims; what comes out for keys that no unit sees is not used.
 template <uint32_t N>
 TK_INLINE void scale_weights(Batch& batch, uint32_t dim, uint32_t block) {
   for (uint32_t t = batch.keys.begin / 16; t < (batch.keys.end + 15) / 16; ++t) {
@@ -239,9 +239,7 @@ TK_INLINE void scale_weights(Batch& batch, uint32_t dim, uint32_t block) {
       const __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + 16 * v)));
       TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
         const __m256 p = _mm256_load_ps(&batch.scores[u][16 * t + 8 * v]);
-        const __m256 is_used = _mm256_cmp_ps(p, _mm256_setzero_ps(), _CMP_NEQ_UQ);
-        const __m256 product = _mm256_and_ps(_mm256_mul_ps(p, scale), is_used);
-        _mm256_store_ps(&batch.scaled_weights[u][16 * t + 8 * v], rounded_to_bf16(product));
+        _mm256_store_ps(&batch.scaled_weights[u][16 * t + 8 * v], rounded_to_bf16(_mm256_mul_ps(p, scale)));
       }
     }
   }

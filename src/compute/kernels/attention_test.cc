@@ -257,6 +257,28 @@ TEST_CASE("blocks behind a sliding window are never read") {
   }
 }
 
+TEST_CASE("slots around the visible keys may hold anything") {
+  const DenormalsOff denormals_off;
+  const float stale[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 3e38f};
+  for (tk_kv_kind kind : kKinds) {
+    for (uint32_t position : {100u, 301u}) {  // the window then begins at an odd and at an even key
+      Sequence sequence({kind, 64, 3, 32, 1, 320});
+      const std::vector<float> expected = attend(attention_kernels(Isa::kScalar), sequence, position, 2);
+      for (float value : stale) {
+        const std::vector<float> row(64, value);
+        for (uint32_t i = 0; i < 10; ++i) {
+          (void)kv_write(kind, 64, row.data(), row.data(), sequence.tile(position - 32 - i), (position - 32 - i) % 16);
+          (void)kv_write(kind, 64, row.data(), row.data(), sequence.tile(position + 2 + i), (position + 2 + i) % 16);
+        }
+        for (const AttentionVariant& variant : attention_variants()) {
+          INFO(variant.name, " kind ", int(kind), " position ", position, " stale ", value);
+          CHECK(have_same_bits(attend(variant.kernels, sequence, position, 2), expected));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("the reference against softmax attention in double") {
   const DenormalsOff denormals_off;
   // What the rounding of K, V, q and p allows; outputs are of the order of 0.1 to 2.5.
@@ -305,6 +327,23 @@ TEST_CASE("what is not finite is reported for its row and stays there") {
         const tk_attention far = sequence.attention(560);
         CHECK(attention_rows(variant.kernels, far, {0, 4}, scratch.data(), output) == 0);
       }
+    }
+  }
+}
+
+TEST_CASE("a score that is not a number is reported even where it is all that a chunk has") {
+  const DenormalsOff denormals_off;
+  const std::vector<float> nans(64, std::numeric_limits<float>::quiet_NaN());
+  const std::vector<float> zeros(64, 0.0f);
+  for (tk_kv_kind kind : {TK_KV_BF16, TK_KV_F32}) {
+    Sequence sequence({kind, 64, 1, 0, 1, 300});
+    CHECK_FALSE(kv_write(kind, 64, nans.data(), zeros.data(), sequence.tile(256), 0));
+    for (const AttentionVariant& variant : attention_variants()) {
+      std::vector<float> scratch(attention_scratch_floats(64, 1, 1));
+      std::vector<float> out(64);
+      INFO(variant.name);
+      const tk_attention a = sequence.attention(256);
+      CHECK(attention_rows(variant.kernels, a, {0, 1}, scratch.data(), {out.data(), 64, 64}) == 0);
     }
   }
 }
