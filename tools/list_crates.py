@@ -10,8 +10,9 @@ CARGO = os.environ.get("CARGO", "cargo")
 
 def linked_packages(options):
     """What the library links: normal dependencies on this platform, without build scripts and test tools."""
-    command = [CARGO, "metadata", "--format-version", "1", "--locked",
-               "--manifest-path", str(ROOT / "text" / "Cargo.toml"), "--filter-platform", "x86_64-unknown-linux-gnu", *options]
+    manifest = str(ROOT / "text" / "Cargo.toml")
+    command = [CARGO, "metadata", "--format-version", "1", "--locked", "--manifest-path", manifest,
+               "--filter-platform", "x86_64-unknown-linux-gnu", *options]
     metadata = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}

@@ -8,9 +8,8 @@ OutputText::OutputText(const Tokenizer& tokenizer, const OutputTextOptions& opti
 std::string_view OutputText::push(TokenId id, bool may_stop) { return matcher_.push(decoder_.push(id), may_stop); }
 
 std::string_view OutputText::finish() {
-  // The unfinished character is U+FFFD now. A stop string that it completes is cut off, but the end has its
-  // reason already.
-  rest_ = matcher_.push(decoder_.finish());
+  // The unfinished character is U+FFFD now. The end has its reason already, so nothing is cut off any more.
+  rest_ = matcher_.push(decoder_.finish(), false);
   rest_ += matcher_.finish();
   return rest_;
 }

@@ -166,6 +166,11 @@ TEST_CASE("OutputText: decoded, cut at the stop string, the rest at the end") {
   CHECK(text.push(0xF0) == "");
   CHECK(text.finish() == "\uFFFD");
 
+  OutputText unfinished(t, {.stops = {"\uFFFD"}});
+  CHECK(unfinished.push(0xF0) == "");
+  CHECK(unfinished.finish() == "\uFFFD");
+  CHECK(!unfinished.has_stopped());
+
   OutputText stops(t, {.stops = {"o!"}});
   CHECK(stops.push(kHell) == "hell");
   CHECK(stops.push('o') == "");

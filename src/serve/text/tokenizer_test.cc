@@ -113,6 +113,33 @@ TEST_CASE("SentencePiece kinds: space prefix, byte fallback, control pieces") {
   }
 }
 
+TEST_CASE("what a vocabulary without bytes lacks becomes one unknown token, and changes nothing around it") {
+  TokenizerParts parts;
+  parts.kind = "t5";
+  parts.tokens = {"<unk>", "</s>", "▁ab", "ab", "a", "b", "▁"};
+  parts.types = {2, 3, 1, 1, 1, 1, 1};
+  parts.scores = {0, 0, -1, -1.5, -3, -3, -4};
+  parts.unk = 0;
+  parts.eos = 1;
+  parts.add_eos = false;
+  const Tokenizer t = must(Tokenizer::from_parts(parts));
+  CHECK(must(t.encode("ab日本ab", kTyped)) == Ids{2, 0, 3});
+  CHECK(must(t.encode("ab<unk>ab", kTyped)) == Ids{2, 0, 3});  // typed: unknown characters, not the token's name
+  CHECK(must(t.encode("ab</s>", kTyped)) == Ids{2, 0});
+  CHECK(must(t.encode("ab</s>", kParsed)) == Ids{2, 1});
+}
+
+TEST_CASE("a model that knows a control token by name does not make it of typed text") {
+  const Tokenizer t = must(Tokenizer::from_json(R"({
+    "added_tokens": [{"id": 5, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+                      "normalized": false, "special": true}],
+    "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+    "model": {"type": "BPE", "ignore_merges": true, "merges": [],
+              "vocab": {"a": 0, "<": 1, "/": 2, "s": 3, ">": 4, "</s>": 5}}})"));
+  CHECK(must(t.encode("</s>", kTyped)) == Ids{1, 2, 3, 4});
+  CHECK(must(t.encode("</s>", kParsed)) == Ids{5});
+}
+
 TEST_CASE("byte-fallback pieces are joined to characters") {
   const Tokenizer t = must(Tokenizer::from_parts(sentencepiece_parts("llama")));
   const auto byte = [](int b) { return TokenId{3 + b}; };
@@ -173,7 +200,7 @@ TEST_CASE("a megabyte of one character neither overflows the stack nor takes qua
     std::string back;
     std::thread([&] { back = bytes.decode(must(bytes.encode(text)), false); }).join();
     CHECK(back == text);
-    CHECK(pieces.decode(must(pieces.encode(text)), false) == text);
+    if (*one == ' ' || *one == 'a') CHECK(pieces.decode(must(pieces.encode(text)), false) == text);
   }
 }
 
