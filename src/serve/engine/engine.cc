@@ -84,7 +84,7 @@ void Engine::cancel(sched::RequestId request) {
 }
 
 GeneratorLimits Engine::limits() const {
-  return {config_.sched.max_model_len, config_.vocab_size, config_.max_logprobs, config_.max_choices};
+  return {scheduler_.admission().max_sequence_tokens(), config_.vocab_size, config_.max_logprobs, config_.max_choices};
 }
 
 GeneratorLoad Engine::load() const {
@@ -202,7 +202,7 @@ void Engine::finish_step(sched::StepOutcome outcome, double seconds) {
   for (const sched::RequestId id : result.started) gate_.start(id, now_ns);
   for (sched::Update& update : result.updates) {
     if (update.error) {
-      metrics_.on_isolated_failure();
+      metrics_.on_request_failure();
       log_error("serve/engine", "a request failed", {{"request", number(update.request)},
                                                      {"error", update.error->message}});
     }

@@ -27,7 +27,7 @@ class EngineMetrics {
   void on_levels(const sched::Scheduler& scheduler, uint32_t num_queued);  // also when nothing runs
   void on_end(const RequestTimes& times);
   void on_step_failure() { step_failures_.add(); }
-  void on_isolated_failure() { isolated_failures_.add(); }
+  void on_request_failure() { request_failures_.add(); }
   void reject() { rejections_.add(); }  // any thread
 
  private:
@@ -55,7 +55,7 @@ class EngineMetrics {
   HistogramMetric& step_seconds_;
   Gauge& step_cost_error_;
   Counter& step_failures_;
-  Counter& isolated_failures_;
+  Counter& request_failures_;
   Counter& evictions_;
   Gauge& queued_requests_;
   Gauge& free_blocks_;

@@ -18,14 +18,14 @@ enum class SequenceId : uint64_t {};
 // The part of one sequence that this step computes: KV for positions [begin, begin + count).
 struct BatchItem {
   SequenceId sequence{};
-  std::span<const TokenId> tokens;    // all known tokens, prompt first; tokens[begin .. begin+count) are computed
+  std::span<const TokenId> tokens;    // all known tokens, prompt first; [begin, begin + count) are computed
   uint32_t num_prompt_tokens = 0;     // of tokens
   uint32_t begin = 0;
   uint32_t count = 0;
   std::span<const kv::BlockId> blocks;  // the block table; covers position begin + count - 1
-  bool samples = false;               // choose the next token from the last row's logits (begin + count == tokens.size())
+  bool samples = false;  // choose the next token from the last row's logits (begin + count == tokens.size())
   const SamplingParams* sampling = nullptr;
-  int32_t prompt_logprobs = -1;       // k >= 0: for each computed p with p + 1 < num_prompt_tokens, logprob of tokens[p + 1]
+  int32_t prompt_logprobs = -1;  // k >= 0: for each computed p with p + 1 < num_prompt_tokens, that of tokens[p + 1]
 };
 
 struct BlockCopy {

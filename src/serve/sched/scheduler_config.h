@@ -22,7 +22,7 @@ struct SchedulerConfig {
   uint32_t max_num_batched_tokens = 512;  // raised to max_num_seqs when lower: every running sequence gets its row
   uint32_t max_model_len = 0;             // prompt + output
   double window_ms = 10;                  // how long prompts are gathered while others run
-  double tpot_target_ms = 0;              // prefill chunks shrink to keep steps with decode rows inside; 0: off
+  double tpot_target_ms = 200;            // prefill chunks shrink to keep steps with decode rows inside; 0: off
   uint32_t min_chunk = 16;                // tokens: what the target leaves to prefill at least
   uint32_t decode_reserve_blocks = 1;     // kept free per running sequence when a prompt is admitted
 

@@ -197,7 +197,8 @@ kv::PrefixMatch Scheduler::match_prefix(const Sequence& sequence) const {
 // takes them, so that a preempted sequence comes back into what it had.
 bool Scheduler::take_blocks(kv::BlockTable& table, uint32_t num_blocks, uint32_t num_prompt) {
   const uint32_t num_shared = std::min(num_blocks, kv::blocks_for(num_prompt, config_.block_size));
-  for (const auto& [end, part] : {std::pair{num_shared, kv::Part::kShared}, std::pair{num_blocks, kv::Part::kPrivate}}) {
+  const std::pair<uint32_t, kv::Part> ranges[] = {{num_shared, kv::Part::kShared}, {num_blocks, kv::Part::kPrivate}};
+  for (const auto& [end, part] : ranges) {
     if (table.size() >= end) continue;
     const auto after = table.size() > 0 ? std::optional(table[table.size() - 1]) : std::nullopt;
     const auto taken = pool_.take(end - table.size(), part, after);

@@ -194,6 +194,75 @@ TEST_CASE("a failed step is planned again as it was") {
   for (const auto& [id, answer] : rig.answers) CHECK(answer.is_done);
 }
 
+TEST_CASE("what a failed step may have overwritten is not found again") {
+  SchedulerConfig config = roomy_config();
+  config.num_blocks = 4;
+  Rig rig(config);
+  rig.add(request_of(prompt_of(49, 1), 1));
+  rig.run();
+  REQUIRE(rig.scheduler.pool().num_cached() == 3);
+  const RequestId other = rig.add(request_of(prompt_of(60, 2), 1));
+  REQUIRE(rig.executor.execute(rig.scheduler.plan_step(rig.now_ns)));
+  rig.scheduler.rollback();
+  rig.scheduler.check_invariants();
+  REQUIRE(rig.scheduler.cancel(other));
+  CHECK(rig.scheduler.pool().num_cached() == 0);
+  const RequestId again = rig.add(request_of(prompt_of(49, 1), 1));
+  rig.run();
+  CHECK(rig.answer(again).num_cached_tokens == 0);
+}
+
+TEST_CASE("a sequence that a failed step has preempted stays preempted, and comes back right") {
+  SchedulerConfig config = roomy_config();
+  config.num_blocks = 6;
+  config.decode_reserve_blocks = 0;
+  config.eos_ids = {};
+  config.enable_prefix_caching = false;
+  std::vector<Request> requests = {request_of(prompt_of(30, 1), 40), request_of(prompt_of(30, 2), 40)};
+  Rig rig(config);
+  for (const Request& request : requests) rig.add(request);
+  for (int i = 0; !rig.scheduler.is_idle(); ++i) {
+    REQUIRE(i < 1000);
+    const uint64_t num_before = rig.scheduler.counts().num_preemptions;
+    const Batch batch = rig.scheduler.plan_step(rig.now_ns);
+    const bool has_preempted = rig.scheduler.counts().num_preemptions > num_before;
+    if (has_preempted) REQUIRE(rig.executor.execute(batch));
+    has_preempted ? rig.scheduler.rollback() : rig.scheduler.discard_plan();
+    if (has_preempted) CHECK(rig.scheduler.counts().num_running == 1);
+    rig.scheduler.check_invariants();
+    rig.step();
+  }
+  CHECK(rig.scheduler.counts().num_preemptions > 0);
+  for (size_t i = 0; i < 2; ++i) {
+    Rig alone(config);
+    const RequestId id = alone.add(requests[i]);
+    alone.run();
+    CHECK(rig.answer(RequestId{i + 1}).tokens == alone.answer(id).tokens);
+  }
+}
+
+TEST_CASE("a preempted sequence goes before all that wait, also before shorter and more urgent ones") {
+  SchedulerConfig config = roomy_config();
+  config.max_num_seqs = 2;
+  config.window_ms = 0;
+  Rig rig(config);
+  std::vector<SequenceId> newest;
+  rig.executor.set_observer([&](uint64_t, const Batch& batch) {
+    newest.clear();
+    for (const BatchItem& item : batch.items) newest.push_back(item.sequence);
+  });
+  rig.add(request_of(prompt_of(30, 1), 40));
+  rig.add(request_of(prompt_of(120, 2), 40));
+  rig.step();
+  rig.step();
+  Request urgent = request_of(prompt_of(3, 3), 2);
+  urgent.priority = -1;
+  rig.add(urgent);
+  REQUIRE(rig.scheduler.preempt_one());
+  rig.step();
+  CHECK(newest == std::vector<SequenceId>{SequenceId{1}, SequenceId{2}});
+}
+
 TEST_CASE("an item's error ends its request alone") {
   Rig rig(roomy_config());
   rig.executor.fail_items_with(999);

@@ -63,7 +63,8 @@ Result<StepOutcome> ScriptedExecutor::execute(const Batch& batch) {
   if (const auto failing = failing_steps_.find(step); failing != failing_steps_.end()) return failing->second;
   for (const BatchItem& item : batch.items) {
     if (const auto fault = fault_in(item)) {
-      return Error{ErrorCode::kInternal, "sequence " + std::to_string(static_cast<uint64_t>(item.sequence)) + " " + *fault};
+      const std::string name = std::to_string(static_cast<uint64_t>(item.sequence));
+      return Error{ErrorCode::kInternal, "sequence " + name + " " + *fault};
     }
     const auto computed = item.tokens.subspan(item.begin, item.count);
     if (poison_ && std::ranges::find(computed, *poison_) != computed.end()) {
@@ -139,12 +140,16 @@ TokenId ScriptedExecutor::choose(const BatchItem& item, uint64_t prefix_hash) co
 }
 
 TokenLogprob ScriptedExecutor::logprob_of(uint64_t prefix_hash, TokenId token, int32_t num_top) const {
-  const auto value = [&](TokenId t) { return -static_cast<float>(mix(prefix_hash, static_cast<uint32_t>(t)) % 1000) / 50; };
+  const auto value = [prefix_hash](TokenId t) {
+    return -static_cast<float>(mix(prefix_hash, static_cast<uint32_t>(t)) % 1000) / 50;
+  };
   TokenLogprob logprob{token, value(token), 1, {}};
   for (int32_t k = 0; k < num_top && k < static_cast<int32_t>(config_.vocab_size); ++k) {
     logprob.top.emplace_back(k, value(k));
   }
-  std::ranges::stable_sort(logprob.top, [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::ranges::sort(logprob.top, [](const auto& a, const auto& b) {
+    return a.second != b.second ? a.second > b.second : a.first < b.first;
+  });
   return logprob;
 }
 

@@ -50,7 +50,9 @@ class ScriptedExecutor final : public StepExecutor {
   void release_hang();
 
   // Called at the start of each step, to record batches or to let a clock run.
-  void set_observer(std::function<void(uint64_t step, const Batch& batch)> observer) { observer_ = std::move(observer); }
+  void set_observer(std::function<void(uint64_t step, const Batch& batch)> observer) {
+    observer_ = std::move(observer);
+  }
 
   uint64_t num_steps() const { return num_steps_; }
 
