@@ -4,19 +4,12 @@
 //
 // n = rint(x), r = x - n, Horner of degree 5 in r with fma, exponent added as an integer. x < -126 and NaN give 0
 // (no denormals, and a masked score of -inf weighs nothing); x >= 128 gives +inf; exp2(0) is exactly 1.
-// The coefficients are minimax for the relative error on [-0.5, 0.5] with p(0) = 1: 1.1e-7 before rounding.
+// The coefficients: base/exp2_isa.h.
 
 #include <stdint.h>
 #include <string.h>
 
-#define TK_EXP2_C1 0x1.62e42ap-1f
-#define TK_EXP2_C2 0x1.ebf9bcp-3f
-#define TK_EXP2_C3 0x1.c6b752p-5f
-#define TK_EXP2_C4 0x1.3cea80p-7f
-#define TK_EXP2_C5 0x1.5bb9fep-10f
-#define TK_EXP2_MIN (-126.0f)
-#define TK_EXP2_MAX 128.0f
-#define TK_LOG2E 0x1.715476p+0f  // log2(e) as f32
+#include "base/exp2_isa.h"
 
 // Round to nearest even for |x| < 2^22, without a call.
 static inline float tk_rint(float x) { return (x + 12582912.0f) - 12582912.0f; }

@@ -61,7 +61,7 @@ Result<float> checked_max(std::span<const float> logits) {
 void softmax_weights_plain(std::span<const float> x, float max, float temperature, std::span<float> exponents,
                            std::span<float> weights) {
   for (size_t i = 0; i < x.size(); ++i) {
-    const float t = ((x[i] - max) / temperature) * kLog2E;
+    const float t = ((x[i] - max) / temperature) * TK_LOG2E;
     exponents[i] = t;
     weights[i] = exp2_contract(t);
   }
