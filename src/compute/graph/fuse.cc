@@ -24,6 +24,20 @@ size_t producer_of(const Graph& graph, ValueId value) {
   return kNoNode;
 }
 
+// A value whose only reader is the op it feeds may vanish in a fused one; what the caller reads may not.
+bool has_one_reader(const Graph& graph, ValueId value) {
+  return num_uses(graph, value) == 1 && graph.values[graph.base_of(value)].external_slot == kNone;
+}
+
+// Whether `value` is complete before node `reader` runs.
+bool is_ready(const Graph& graph, ValueId value, size_t reader) {
+  for (size_t i = reader; i < graph.nodes.size(); ++i) {
+    const ValueId out = graph.nodes[i].out;
+    if (out != kNone && graph.base_of(out) == graph.base_of(value)) return false;
+  }
+  return true;
+}
+
 void erase_nodes(Graph& graph, const std::vector<bool>& is_dead) {
   size_t kept = 0;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -70,9 +84,11 @@ ValueId widen_view(Graph& graph, ValueId first, ValueId second) {
 void fuse_qkv(Graph& graph) {
   std::vector<bool> is_dead(graph.nodes.size(), false);
   for (size_t i = 0; i + 2 < graph.nodes.size(); ++i) {
-    const bool is_triple = is_linear(graph.nodes[i]) && is_linear(graph.nodes[i + 1]) && is_linear(graph.nodes[i + 2]) &&
-                           graph.nodes[i].in == graph.nodes[i + 1].in && graph.nodes[i].in == graph.nodes[i + 2].in;
-    if (!is_triple) continue;
+    const auto fits = [&](const Node& node) {
+      return is_linear(node) && node.in == graph.nodes[i].in && graph.values[node.out].external_slot == kNone &&
+             graph.values[node.out].base == kNone;
+    };
+    if (!fits(graph.nodes[i]) || !fits(graph.nodes[i + 1]) || !fits(graph.nodes[i + 2])) continue;
     Value base = graph.values[graph.nodes[i].out];
     base.name = "qkv." + std::to_string(graph.nodes[i].attributes.layer);
     base.columns = 0;
@@ -110,10 +126,10 @@ void fuse_gate_up(Graph& graph) {
     if (gate == kNoNode || up == kNoNode) continue;
     Node& gate_node = graph.nodes[gate];
     const Node& up_node = graph.nodes[up];
-    const bool fits = is_linear(gate_node) && is_linear(up_node) && gate_node.in == up_node.in && !has_bias(gate_node) &&
-                      !has_bias(up_node) && graph.values[gate_node.out].columns % 32 == 0 &&
+    const bool fits = is_linear(gate_node) && is_linear(up_node) && gate_node.in == up_node.in &&
+                      !has_bias(gate_node) && !has_bias(up_node) && graph.values[gate_node.out].columns % 32 == 0 &&
                       has_one_type(graph.weights[gate_node.weights[0]], graph.weights[up_node.weights[0]]) &&
-                      num_uses(graph, gate_node.out) == 1 && num_uses(graph, up_node.out) == 1;
+                      has_one_reader(graph, gate_node.out) && has_one_reader(graph, up_node.out);
     if (!fits) continue;
     stack_linear(graph, gate_node, up_node);
     graph.weights[gate_node.weights[0]].interleave = true;
@@ -128,9 +144,12 @@ void fuse_residual(Graph& graph) {
   std::vector<bool> is_dead(graph.nodes.size(), false);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (graph.nodes[i].op != TD_OP_ADD) continue;
+    const ValueId residual = graph.nodes[i].in[0];
     const size_t linear = producer_of(graph, graph.nodes[i].in[1]);
-    if (linear == kNoNode || !is_linear(graph.nodes[linear]) || num_uses(graph, graph.nodes[i].in[1]) != 1) continue;
-    graph.nodes[linear].in.push_back(graph.nodes[i].in[0]);
+    const bool fits = linear != kNoNode && is_linear(graph.nodes[linear]) &&
+                      has_one_reader(graph, graph.nodes[i].in[1]) && is_ready(graph, residual, linear);
+    if (!fits) continue;
+    graph.nodes[linear].in.push_back(residual);
     graph.nodes[linear].out = graph.nodes[i].out;
     is_dead[i] = true;
   }
@@ -141,12 +160,15 @@ void fuse_quantize(Graph& graph) {
   std::vector<bool> is_dead(graph.nodes.size(), false);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (graph.nodes[i].op != TD_OP_QUANTIZE) continue;
-    const size_t maker = producer_of(graph, graph.nodes[i].in[0]);
-    if (maker == kNoNode || num_uses(graph, graph.nodes[i].in[0]) != 1) continue;
+    const ValueId plain = graph.nodes[i].in[0];
+    const size_t maker = producer_of(graph, plain);
+    if (maker == kNoNode || !has_one_reader(graph, plain) || graph.values[plain].base != kNone) continue;
     Node& node = graph.nodes[maker];
-    const bool is_block = node.op != TD_OP_ATTENTION || node.attributes.head_dim % 32 == 0;
-    const bool can = node.op == TD_OP_RMS_NORM || node.op == TD_OP_ATTENTION || node.op == TD_OP_LINEAR;
-    if (!can || !is_block) continue;
+    // Attention and linear store pieces of a row, which must be whole blocks of 32 columns.
+    const bool can = node.op == TD_OP_RMS_NORM ||
+                     (node.op == TD_OP_ATTENTION && node.attributes.head_dim % 32 == 0) ||
+                     (node.op == TD_OP_LINEAR && graph.values[plain].columns % 32 == 0);
+    if (!can) continue;
     node.out = graph.nodes[i].out;
     is_dead[i] = true;
   }
@@ -155,12 +177,13 @@ void fuse_quantize(Graph& graph) {
 
 void fuse_rope_kv(Graph& graph) {
   std::vector<bool> is_dead(graph.nodes.size(), false);
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (graph.nodes[i].op != TD_OP_KV_WRITE) continue;
-    const size_t k_rope = producer_of(graph, graph.nodes[i].in[0]);
-    if (k_rope == kNoNode || k_rope == 0 || graph.nodes[k_rope].op != TD_OP_ROPE) continue;
-    const size_t q_rope = k_rope - 1;
-    if (graph.nodes[q_rope].op != TD_OP_ROPE) continue;
+  for (size_t i = 2; i < graph.nodes.size(); ++i) {
+    const size_t k_rope = i - 1, q_rope = i - 2;
+    const bool fits = graph.nodes[i].op == TD_OP_KV_WRITE && graph.nodes[k_rope].op == TD_OP_ROPE &&
+                      graph.nodes[q_rope].op == TD_OP_ROPE && graph.nodes[i].in[0] == graph.nodes[k_rope].out &&
+                      has_one_reader(graph, graph.nodes[k_rope].out) &&
+                      has_one_reader(graph, graph.nodes[q_rope].in[0]);
+    if (!fits) continue;
     Node fused = graph.nodes[i];
     fused.op = TD_OP_ROPE_KV_WRITE;
     fused.attributes = graph.nodes[q_rope].attributes;
@@ -170,8 +193,11 @@ void fuse_rope_kv(Graph& graph) {
     ValueId k = graph.nodes[k_rope].in[0];
     const size_t q_norm = producer_of(graph, q);
     const size_t k_norm = producer_of(graph, k);
-    if (q_norm != kNoNode && k_norm != kNoNode && graph.nodes[q_norm].op == TD_OP_HEAD_NORM &&
-        graph.nodes[k_norm].op == TD_OP_HEAD_NORM) {
+    const auto can_vanish = [&](size_t norm, ValueId normed) {
+      return norm != kNoNode && graph.nodes[norm].op == TD_OP_HEAD_NORM && has_one_reader(graph, normed);
+    };
+    if (can_vanish(q_norm, q) && can_vanish(k_norm, k) && has_one_reader(graph, graph.nodes[q_norm].in[0]) &&
+        graph.nodes[q_norm].attributes.eps == graph.nodes[k_norm].attributes.eps) {
       fused.weights[1] = graph.nodes[q_norm].weights[0];
       fused.weights[2] = graph.nodes[k_norm].weights[0];
       fused.attributes.eps = graph.nodes[q_norm].attributes.eps;

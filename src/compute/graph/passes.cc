@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "base/check.h"
+#include "compute/graph/check_graph.h"
 #include "compute/graph/fuse.h"
 
 namespace tandem::graph {
@@ -53,6 +55,8 @@ void run_passes(Graph& graph, const PassChoice& choice) {
   for (const Pass& pass : kPasses) {
     if (choice.has(pass.name)) pass.run(graph);
   }
+  const Status valid = check_graph(graph);
+  if (!valid) check_failed(__FILE__, __LINE__, valid.error().message.c_str());
 }
 
 }  // namespace tandem::graph

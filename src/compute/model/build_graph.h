@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "compute/device/device_abi.h"
 #include "compute/graph/graph.h"
 #include "compute/model/model_config.h"
 #include "compute/model/weight_names.h"

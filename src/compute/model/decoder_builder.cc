@@ -132,7 +132,8 @@ void DecoderBuilder::attention_block(uint32_t layer, const LayerTensors& tensors
     table.name = "rope_table";
     table.use = TD_WEIGHT_VECTOR;
     const auto* bytes = reinterpret_cast<const uint8_t*>(options_.rope_table.data());
-    table.parts = {{"rope_table", tensor::DType::kF32, options_.num_positions, {bytes, options_.rope_table.size_bytes()}}};
+    table.parts = {
+        {"rope_table", tensor::DType::kF32, options_.num_positions, {bytes, options_.rope_table.size_bytes()}}};
     table.n = options_.num_positions;
     table.k = config_.head_dim;
     table.is_derived = true;
