@@ -120,6 +120,7 @@ Status Stream::host_callback(td_host_function function, void* argument) {
 struct DevicePlan::Ops {
   std::vector<td_op> ops;
   std::vector<td_weight> weights;
+  std::vector<std::vector<td_weight_part>> parts;
   td_plan_desc desc;
 };
 
@@ -225,10 +226,17 @@ Result<DevicePlan> Device::create_plan(const td_plan_desc& desc) {
     TRY(run([&](td_message* error) { return table_->plan_create(device_, &desc, &plan, error); }));
     return DevicePlan(table_, plan, nullptr);
   }
-  if (table_->op_launch == nullptr) return Error{ErrorCode::kInvalidArgument, "the plug-in can run neither plans nor ops"};
+  if (table_->op_launch == nullptr) {
+    return Error{ErrorCode::kInvalidArgument, "the plug-in can run neither plans nor ops"};
+  }
   auto ops = std::make_unique<DevicePlan::Ops>();
   ops->ops.assign(desc.ops, desc.ops + desc.num_ops);
   ops->weights.assign(desc.weights, desc.weights + desc.num_weights);
+  ops->parts.reserve(desc.num_weights);
+  for (td_weight& weight : ops->weights) {
+    ops->parts.emplace_back(weight.desc.parts, weight.desc.parts + weight.desc.num_parts);
+    weight.desc.parts = ops->parts.back().data();
+  }
   ops->desc = desc;
   ops->desc.ops = ops->ops.data();
   ops->desc.weights = ops->weights.data();

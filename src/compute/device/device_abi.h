@@ -143,7 +143,7 @@ typedef enum td_op_kind {
   TD_OP_EMBED = 0,         /* out[0] f32 = rows weight[0] at bindings.token_ids */
   TD_OP_RMS_NORM = 1,      /* out[0] = norm(in[0]) * weight[0], quantised when out[0] is not f32; eps */
   TD_OP_QUANTIZE = 2,      /* out[0] bf16 or q8 = in[0] f32 */
-  TD_OP_LINEAR = 3,        /* y = in[0] weight[0]^T (+ weight[1] bias); gated: silu(gate) * up; + in[1] residual; out[0] */
+  TD_OP_LINEAR = 3,        /* out[0] = in[0] weight[0]^T (+ weight[1] bias; gated: silu(gate) * up; + in[1] residual) */
   TD_OP_HEAD_NORM = 4,     /* out[0] = per head of head_dim: norm(in[0]) * weight[0]; eps */
   TD_OP_ROPE = 5,          /* out[0] = each head of in[0] rotated by its position; weight[0] the table */
   TD_OP_KV_WRITE = 6,      /* KV of `layer` at the rows' positions = in[0] keys, in[1] values */
@@ -203,7 +203,8 @@ typedef struct td_bindings {
   const int32_t* token_ids;           /* [num_tokens], host */
   const td_sequence* sequences;       /* cover rows 0 .. num_tokens - 1 in order, host */
   const uint32_t* output_rows;        /* [num_outputs], host */
-  uint8_t* row_faults;                /* [num_tokens], host: set to 1 where a key, value or score is not finite; may be null */
+  uint8_t* row_faults;                /* [num_tokens], host, may be null: 1 where a key, value or score is not finite;
+                                       * of the rows of one sequence that fail together at least the first */
 } td_bindings;
 
 /* ---- the plug-in's table ---------------------------------------------------------------------- */
@@ -248,9 +249,11 @@ typedef struct td_plugin {
   td_status (*host_alloc)(td_device* device, uint64_t size_bytes, void** address, td_message* error);
   void (*host_free)(td_device* device, void* address);
   /* (optional; default: memory_alloc and a copy) Uses read-only host memory in place; it must outlive the device. */
-  td_status (*memory_import)(td_device* device, const void* host, uint64_t size_bytes, void** address, td_message* error);
+  td_status (*memory_import)(td_device* device, const void* host, uint64_t size_bytes, void** address,
+                             td_message* error);
   /* (optional; default: not registered) Makes memory reachable for a network card. */
-  td_status (*memory_register)(td_device* device, void* address, uint64_t size_bytes, uint64_t* key, td_message* error);
+  td_status (*memory_register)(td_device* device, void* address, uint64_t size_bytes, uint64_t* key,
+                               td_message* error);
 
   /* Streams and events. */
   td_status (*stream_create)(td_device* device, td_stream** stream, td_message* error);
@@ -266,7 +269,8 @@ typedef struct td_plugin {
   td_status (*event_query)(td_event* event, uint32_t* is_done, td_message* error);
 
   /* Copies, in stream order. */
-  td_status (*copy_to_device)(td_stream* stream, void* to, const void* from_host, uint64_t size_bytes, td_message* error);
+  td_status (*copy_to_device)(td_stream* stream, void* to, const void* from_host, uint64_t size_bytes,
+                              td_message* error);
   td_status (*copy_to_host)(td_stream* stream, void* to_host, const void* from, uint64_t size_bytes, td_message* error);
   td_status (*copy_on_device)(td_stream* stream, void* to, const void* from, uint64_t size_bytes, td_message* error);
   /* (optional; default: copy_on_device of block_stride bytes each) */
