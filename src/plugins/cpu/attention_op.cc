@@ -143,9 +143,10 @@ struct AttentionStep {
     for (uint32_t row = 0; row < tile.end - tile.begin; ++row) {
       const auto* q = reinterpret_cast<const float*>(in + (first_row + row) * op.in[0].row_bytes);
       for (uint32_t head = 0; head < group; ++head) {
-        const bool is_finite = kernels::prepare_query(
-            static_cast<kernels::tk_kv_kind>(attention.kind), op.head_dim, query_scale,
-            q + (kv_head * group + head) * op.head_dim, queries + row * attention.row_stride + head * attention.head_stride);
+        uint8_t* query = queries + row * attention.row_stride + head * attention.head_stride;
+        const bool is_finite =
+            kernels::prepare_query(static_cast<kernels::tk_kv_kind>(attention.kind), op.head_dim, query_scale,
+                                   q + (kv_head * group + head) * op.head_dim, query);
         if (!is_finite) mark_fault(first_row + row);
       }
     }
@@ -167,8 +168,8 @@ struct AttentionStep {
     epilogue.out_kind = rows_kind(op.out[0].format);
     if (epilogue.out_kind == TK_ROWS_F32) {
       for (uint32_t row = 0; row < tile.end - tile.begin; ++row) {
-        auto* out = reinterpret_cast<float*>(static_cast<uint8_t*>(epilogue.out) + (first_row + row) * epilogue.out_stride);
-        std::copy_n(rows + uint64_t{row} * columns, columns, out + kv_head * columns);
+        uint8_t* out = static_cast<uint8_t*>(epilogue.out) + (first_row + row) * epilogue.out_stride;
+        std::copy_n(rows + uint64_t{row} * columns, columns, reinterpret_cast<float*>(out) + kv_head * columns);
       }
       return;
     }
@@ -202,8 +203,9 @@ class AttentionOp final : public CpuOp {
     AttentionScratch::Member& scratch = step.scratch->members[member];
     const uint32_t num_rows = tile.end - tile.begin;
     const uint64_t row_floats = uint64_t{step.group} * step.op.head_dim;
-    const uint32_t bad_row = kernels::attention_rows(*step.context.attention, attention, {0, num_rows},
-                                                     scratch.partials.data(), {scratch.out.data(), row_floats, step.op.head_dim});
+    const uint32_t bad_row =
+        kernels::attention_rows(*step.context.attention, attention, {0, num_rows}, scratch.partials.data(),
+                                {scratch.out.data(), row_floats, step.op.head_dim});
     if (bad_row < num_rows) step.mark_fault(step.bindings->sequences[tile.sequence].row_begin + tile.begin + bad_row);
     step.store(tile, kv_head, scratch.out.data());
   }
@@ -218,7 +220,8 @@ class AttentionOp final : public CpuOp {
     const uint32_t kv_head = index % step.op.num_kv_heads;
     const uint32_t chunk = tile.chunks.begin + index / step.op.num_kv_heads;
     const tk_attention attention = step.prepare(tile, kv_head, member);
-    step.context.attention->chunk(&attention, chunk, 0, 1, step.scratch->partials.data() + uint64_t{item} * step.partial_floats);
+    float* partial = step.scratch->partials.data() + uint64_t{item} * step.partial_floats;
+    step.context.attention->chunk(&attention, chunk, 0, 1, partial);
   }
 
   std::shared_ptr<AttentionStep> step_;
@@ -266,7 +269,8 @@ Status make_attention(PlanContext& context, const td_op& op, CpuOps& ops) {
     return Error{ErrorCode::kInvalidArgument, "attention: the query heads must be a multiple of the kv heads"};
   }
   if (op.out[0].format != TD_F32 && op.head_dim % 32 != 0) {
-    return Error{ErrorCode::kInvalidArgument, "attention: a quantised output needs a head_dim that is a multiple of 32"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "attention: a quantised output needs a head_dim that is a multiple of 32"};
   }
   auto step = std::make_shared<AttentionStep>(context, op);
   ops.push_back(std::make_unique<AttentionOp>(step));

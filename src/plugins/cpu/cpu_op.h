@@ -51,6 +51,10 @@ uint8_t* operand_base(const td_operand& operand, const td_bindings& bindings);
 uint32_t num_rows(uint32_t rows, const td_bindings& bindings);
 uint8_t rows_kind(uint32_t format);  // td_format to TK_ROWS_*
 
+// Whether an op has the operands and weights that its kind needs, inside the arena and the plan's weights. What only
+// one kind asks for its make function checks.
+Status check_op(const PlanContext& context, const td_op& op);
+
 // An op can become several (attention: partial results, then the merge). Errors name what is not supported.
 using CpuOps = std::vector<std::unique_ptr<CpuOp>>;
 Status make_ops(PlanContext& context, const td_op& op, CpuOps& ops);

@@ -36,6 +36,13 @@ CpuPlan::CpuPlan(const td_plan_desc& desc, kernels::Isa isa, Team& team) : team_
 Result<std::unique_ptr<CpuPlan>> CpuPlan::create(const td_plan_desc& desc, kernels::Isa isa, Team& team) {
   std::unique_ptr<CpuPlan> plan(new CpuPlan(desc, isa, team));
   for (uint32_t i = 0; i < desc.num_ops; ++i) {
+    const td_op& op = desc.ops[i];
+    if (auto valid = check_op(plan->context_, op); !valid) {
+      return std::move(valid).error().during("op " + std::to_string(i));
+    }
+    plan->has_sequence_ops_ |= op.kind == TD_OP_ROPE || op.kind == TD_OP_KV_WRITE || op.kind == TD_OP_ATTENTION ||
+                               op.kind == TD_OP_ROPE_KV_WRITE;
+    if (op.kind == TD_OP_EMBED) plan->num_embedding_rows_ = plan->context_.weights[op.weight[0]].desc.n;
     if (auto made = make_ops(plan->context_, desc.ops[i], plan->ops_); !made) {
       return std::move(made).error().during("op " + std::to_string(i));
     }
@@ -51,10 +58,25 @@ Status CpuPlan::check_bindings(const td_bindings& bindings) const {
   if (bindings.num_sequences > desc.max_sequences) {
     return bad_bindings("sequences", bindings.num_sequences, desc.max_sequences);
   }
+  for (uint32_t i = 0; num_embedding_rows_ > 0 && i < bindings.num_tokens; ++i) {
+    const auto token = static_cast<uint32_t>(bindings.token_ids[i]);
+    if (token >= num_embedding_rows_) return bad_bindings("token id", token, num_embedding_rows_);
+  }
+  for (uint32_t i = 0; i < bindings.num_outputs; ++i) {
+    const uint32_t row = bindings.output_rows[i];
+    if (row >= desc.max_tokens) return bad_bindings("output row", row, desc.max_tokens);
+  }
+  return check_sequences(bindings);
+}
+
+Status CpuPlan::check_sequences(const td_bindings& bindings) const {
+  const td_plan_desc& desc = context_.desc;
   uint32_t row = 0;
   for (uint32_t s = 0; s < bindings.num_sequences; ++s) {
     const td_sequence& sequence = bindings.sequences[s];
-    if (sequence.row_begin != row) return Error{ErrorCode::kInvalidArgument, "launch: sequences do not follow each other"};
+    if (sequence.row_begin != row) {
+      return Error{ErrorCode::kInvalidArgument, "launch: sequences do not follow each other"};
+    }
     row += sequence.num_rows;
     const uint64_t end = uint64_t{sequence.position} + sequence.num_rows;
     if (end > desc.max_positions) return bad_bindings("positions", end, desc.max_positions);
@@ -62,7 +84,7 @@ Status CpuPlan::check_bindings(const td_bindings& bindings) const {
       return Error{ErrorCode::kInvalidArgument, "launch: a block table is too short for its positions"};
     }
   }
-  if (bindings.num_sequences > 0 && row != bindings.num_tokens) {
+  if ((bindings.num_sequences > 0 || has_sequence_ops_) && row != bindings.num_tokens) {
     return Error{ErrorCode::kInvalidArgument, "launch: sequences do not cover the tokens"};
   }
   return Done{};

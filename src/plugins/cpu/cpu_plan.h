@@ -25,6 +25,7 @@ class CpuPlan final : public TeamTask {
  private:
   CpuPlan(const td_plan_desc& desc, kernels::Isa isa, Team& team);
   Status check_bindings(const td_bindings& bindings) const;
+  Status check_sequences(const td_bindings& bindings) const;
 
   struct alignas(64) OpState {
     std::atomic<uint32_t> next_item{0};
@@ -33,6 +34,8 @@ class CpuPlan final : public TeamTask {
   };
 
   PlanContext context_;
+  bool has_sequence_ops_ = false;     // that look up which sequence a row belongs to
+  uint32_t num_embedding_rows_ = 0;   // token ids are below this; 0: nothing looks them up
   Team& team_;
   CpuOps ops_;
   std::unique_ptr<OpState[]> states_;

@@ -13,7 +13,8 @@ class RopeKvOp final : public CpuOp {
  public:
   RopeKvOp(const PlanContext& context, const td_op& op) : context_(context), op_(op), scratch_(context.num_members) {
     for (std::vector<float>& head : scratch_) head.resize(op.head_dim);
-    shape_ = {op.head_dim, op.rotary_dim, op.rope_interleaved != 0 ? kernels::TK_ROPE_ADJACENT : kernels::TK_ROPE_HALVES};
+    shape_ = {op.head_dim, op.rotary_dim,
+              op.rope_interleaved != 0 ? kernels::TK_ROPE_ADJACENT : kernels::TK_ROPE_HALVES};
     if (op.kind != TD_OP_KV_WRITE) table_ = vector(0);
     if (op.kind == TD_OP_ROPE_KV_WRITE && op.weight[1] != TD_NO_WEIGHT) q_norm_ = vector(1), k_norm_ = vector(2);
   }
@@ -33,8 +34,9 @@ class RopeKvOp final : public CpuOp {
       const td_sequence& sequence = bindings_->sequences[context_.step.sequence_of_row[row]];
       const uint32_t position = sequence.position + (row - sequence.row_begin);
       if (op_.kind != TD_OP_KV_WRITE) {
+        auto* out = reinterpret_cast<float*>(out_ + row * op_.out[0].row_bytes);
         for (uint32_t head = 0; head < op_.num_heads; ++head) {
-          rotate(in_head(0, row, head), q_norm_, position, reinterpret_cast<float*>(out_ + row * op_.out[0].row_bytes) + head * op_.head_dim);
+          rotate(in_head(0, row, head), q_norm_, position, out + head * op_.head_dim);
         }
       }
       if (op_.kind == TD_OP_ROPE) continue;
@@ -102,6 +104,9 @@ Status make_rope_kv(PlanContext& context, const td_op& op, CpuOps& ops) {
     if (table.desc.k != op.rotary_dim || table.desc.n < context.desc.max_positions) {
       return Error{ErrorCode::kInvalidArgument, "the RoPE table is smaller than the positions in use"};
     }
+  }
+  if (op.kind == TD_OP_ROPE_KV_WRITE && (op.weight[1] == TD_NO_WEIGHT) != (op.weight[2] == TD_NO_WEIGHT)) {
+    return Error{ErrorCode::kInvalidArgument, "queries and keys have a norm each, or none has"};
   }
   ops.push_back(std::make_unique<RopeKvOp>(context, op));
   return Done{};

@@ -62,8 +62,9 @@ class EmbedOp final : public RowOp {
 
  private:
   void row_work(uint32_t row) override {
-    kernels::embed_row(dtype_, context_.weights[op_.weight[0]].address, static_cast<uint64_t>(bindings_->token_ids[row]),
-                       op_.out[0].columns, reinterpret_cast<float*>(out_row(row)));
+    const auto token = static_cast<uint64_t>(bindings_->token_ids[row]);
+    kernels::embed_row(dtype_, context_.weights[op_.weight[0]].address, token, op_.out[0].columns,
+                       reinterpret_cast<float*>(out_row(row)));
   }
   tensor::DType dtype_;
 };
@@ -115,7 +116,8 @@ class SiluMulOp final : public RowOp {
 
  private:
   void row_work(uint32_t row) override {
-    context_.element->silu_mul(op_.out[0].columns, in_row(0, row), in_row(1, row), reinterpret_cast<float*>(out_row(row)));
+    context_.element->silu_mul(op_.out[0].columns, in_row(0, row), in_row(1, row),
+                               reinterpret_cast<float*>(out_row(row)));
   }
 };
 

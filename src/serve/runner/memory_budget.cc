@@ -24,8 +24,8 @@ uint64_t read_number(const std::string& path) {
   return length == 0 || end == text ? kUnlimited : value;
 }
 
-uint64_t meminfo_available_bytes() {
-  std::FILE* file = std::fopen("/proc/meminfo", "re");
+uint64_t meminfo_available_bytes(const std::string& root) {
+  std::FILE* file = std::fopen((root + "/proc/meminfo").c_str(), "re");
   if (file == nullptr) return kUnlimited;
   char line[256];
   uint64_t available = kUnlimited;
@@ -38,8 +38,8 @@ uint64_t meminfo_available_bytes() {
 }
 
 // This process's folder below a hierarchy: "" for v2, "memory" for v1.
-std::string own_group(const char* controller) {
-  std::FILE* file = std::fopen("/proc/self/cgroup", "re");
+std::string own_group(const std::string& root, const char* controller) {
+  std::FILE* file = std::fopen((root + "/proc/self/cgroup").c_str(), "re");
   if (file == nullptr) return {};
   char line[1024];
   std::string group;
@@ -53,24 +53,57 @@ std::string own_group(const char* controller) {
   return group;
 }
 
-uint64_t room(const std::string& folder, const char* limit_name, const char* usage_name) {
-  const uint64_t limit = read_number(folder + "/" + limit_name);
-  const uint64_t usage = read_number(folder + "/" + usage_name);
+// The number after `key` at the start of a line of memory.stat; 0 when there is none.
+uint64_t read_statistic(const std::string& path, const std::string& key) {
+  std::FILE* file = std::fopen(path.c_str(), "re");
+  if (file == nullptr) return 0;
+  char line[256];
+  uint64_t value = 0;
+  while (std::fgets(line, sizeof line, file) != nullptr) {
+    if (std::strncmp(line, (key + " ").c_str(), key.size() + 1) == 0) {
+      value = std::strtoull(line + key.size(), nullptr, 10);
+    }
+  }
+  std::fclose(file);
+  return value;
+}
+
+// What the files of one version of cgroups are called.
+struct GroupFiles {
+  const char* limit;
+  const char* usage;
+  const char* reclaimable;  // in memory.stat
+};
+constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file"};
+constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+
+uint64_t room(const std::string& folder, const GroupFiles& files) {
+  const uint64_t limit = read_number(folder + "/" + files.limit);
+  uint64_t usage = read_number(folder + "/" + files.usage);
   if (limit == kUnlimited || usage == kUnlimited) return kUnlimited;
+  // Cached file pages count as used, but the kernel gives them back first: packing weights leaves many of them.
+  usage -= std::min(usage, read_statistic(folder + "/memory.stat", files.reclaimable));
   return limit > usage ? limit - usage : 0;
+}
+
+// The least room that a group and the groups above it leave. Inside a container the own group is often mounted as the
+// root, so a path that is not there is no limit.
+uint64_t least_room(const std::string& hierarchy, std::string group, const GroupFiles& files) {
+  uint64_t least = room(hierarchy, files);
+  while (group.size() > 1 && group.front() == '/') {
+    least = std::min(least, room(hierarchy + group, files));
+    group.resize(group.rfind('/'));
+  }
+  return least;
 }
 
 }  // namespace
 
-uint64_t available_memory_bytes() {
-  uint64_t available = meminfo_available_bytes();
-  // Inside a container the own group is often mounted as the root, so both places are looked at.
-  for (const std::string& group : {std::string(), own_group("")}) {
-    available = std::min(available, room("/sys/fs/cgroup" + group, "memory.max", "memory.current"));
-  }
-  for (const std::string& group : {std::string(), own_group("memory")}) {
-    available = std::min(available, room("/sys/fs/cgroup/memory" + group, "memory.limit_in_bytes", "memory.usage_in_bytes"));
-  }
+uint64_t available_memory_bytes(const std::string& root) {
+  uint64_t available = meminfo_available_bytes(root);
+  const std::string groups = root + "/sys/fs/cgroup";
+  available = std::min(available, least_room(groups, own_group(root, ""), kVersion2));
+  available = std::min(available, least_room(groups + "/memory", own_group(root, "memory"), kVersion1));
   return available == kUnlimited ? 0 : available;
 }
 

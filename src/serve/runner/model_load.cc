@@ -98,7 +98,8 @@ Status ModelRunner::choose_kv(const RunnerOptions& options) {
   }
   if (num_blocks == 0) {
     return Error{ErrorCode::kExhausted,
-                 fmt::format("no room for one KV block of {} bytes; give more with --kv-memory", kv_layout_.block_stride)};
+                 fmt::format("no room for one KV block of {} bytes; give more with --kv-memory",
+                             kv_layout_.block_stride)};
   }
   num_blocks_ = static_cast<uint32_t>(std::min<uint64_t>(num_blocks, UINT32_MAX - 1));
   const uint64_t pool_tokens = uint64_t{num_blocks_} * options.block_tokens;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "serve/kv/block_id.h"
 
 namespace tandem::runner {
 
@@ -50,7 +51,8 @@ Status ModelRunner::run_body(const sched::Batch& batch) {
     TANDEM_CHECK(item.count > 0 && item.begin + item.count <= item.tokens.size());
     sequences_.push_back({static_cast<uint32_t>(token_ids_.size()), item.count, item.begin,
                           static_cast<uint32_t>(item.blocks.size()), nullptr});
-    token_ids_.insert(token_ids_.end(), item.tokens.begin() + item.begin, item.tokens.begin() + item.begin + item.count);
+    const auto new_tokens = item.tokens.subspan(item.begin, item.count);
+    token_ids_.insert(token_ids_.end(), new_tokens.begin(), new_tokens.end());
     for (kv::BlockId block : item.blocks) blocks_.push_back(kv::index(block));
   }
   size_t offset = 0;  // only now is blocks_ at its final place

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "compute/tensor/dtype.h"
 
 namespace tandem::runner {
 namespace {
@@ -98,8 +100,9 @@ class WeightPacker {
 
   // Packs into a file beside, syncs, renames: a reader never sees half a file.
   Status write_cache(const std::string& path) {
-    const std::string beside = path + fmt::format(".{}.new", getpid());
-    const int fd = ::open(beside.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    // A name of its own: another process or thread may be packing the same weights now.
+    std::string beside = path + ".XXXXXX.new";
+    const int fd = mkostemps(beside.data(), 4, O_CLOEXEC);
     if (fd < 0) return system_error(beside);
     Status written = fill_file(fd, beside);
     if (written && fsync(fd) != 0) written = system_error(beside);
