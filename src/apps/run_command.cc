@@ -9,7 +9,6 @@
 
 #include "apps/conversation.h"
 #include "apps/subcommands.h"
-#include "base/log.h"
 
 namespace tandem::apps {
 namespace {
@@ -81,10 +80,6 @@ Result<int> run_answer(const cli::Invocation& invocation) {
   const OptionValues& values = invocation.values;
   const std::string& name = invocation.positionals[0];
   const bool has_prompt = invocation.positionals.size() > 1;
-  // Start-up lines have no place in a conversation; asked for, they come.
-  if (values.source("log-level") == OptionSource::kDefault) {
-    set_log(LogLevel::kWarning, values.text("log-format") == "json" ? LogFormat::kJson : LogFormat::kText);
-  }
   const bool is_terminal = isatty(STDIN_FILENO) != 0;
   std::string prompt = has_prompt ? invocation.positionals[1] : is_terminal ? "" : read_all_input();
   if (prompt.empty() && (has_prompt || !is_terminal)) {

@@ -34,8 +34,10 @@ constexpr Subcommand kSubcommands[] = {
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
-void set_log_from(const OptionValues& values) {
-  const std::string& level = values.text("log-level");
+void set_log_from(const cli::CommandSpec& command, const OptionValues& values) {
+  // What a server logs as it starts has no place in a conversation or a table; asked for, it comes.
+  const bool is_quiet = command.name != "serve" && values.source("log-level") == OptionSource::kDefault;
+  const std::string level = is_quiet ? "warning" : values.text("log-level");
   const LogLevel lowest = level == "debug"     ? LogLevel::kDebug
                           : level == "warning" ? LogLevel::kWarning
                           : level == "error"   ? LogLevel::kError
@@ -57,7 +59,7 @@ int run(const std::vector<std::string>& args) {
     print(invocation->command == nullptr ? cli::overview_text() : cli::help_text(*invocation->command));
     return kExitDone;
   }
-  set_log_from(invocation->values);
+  set_log_from(*invocation->command, invocation->values);
   for (const Subcommand& subcommand : kSubcommands) {
     if (subcommand.name != invocation->command->name) continue;
     auto status = subcommand.run(*invocation);

@@ -20,7 +20,8 @@ OptionGroup general_options() {
               {.name = "log-format", .type = kChoice, .default_text = "text", .choices = {"text", "json"},
                .help = "How lines on stderr look"},
               {.name = "log-level", .type = kChoice, .default_text = "info",
-               .choices = {"debug", "info", "warning", "error"}, .help = "Leave out log lines below this level"},
+               .choices = {"debug", "info", "warning", "error"},
+               .help = "Leave out log lines below this level; unset, only serve says more than warnings"},
               {.name = "cache-limit", .type = kBytes, .default_text = "50GB", .min = 0,
                .help = "Size of the cache of pulled models and packed weights; above it the longest unused go first"},
           }};

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""The program as a user meets it: command_line.py TANDEM FIXTURES. Exit codes, messages, every subcommand on a tiny
+model. Standard library only. Exits 1 at the first fault."""
+import functools, http.client, http.server, json, os, pathlib, re, signal, subprocess, sys, tempfile, threading
+
+TANDEM, FIXTURES = sys.argv[1], pathlib.Path(sys.argv[2])
+MODEL = str(FIXTURES / "tiny" / "llama-gqa.F16.gguf")
+SMALL = ["--kv-blocks", "64", "--threads", "2"]
+START_TIMEOUT_S, END_TIMEOUT_S = 120, 120
+scratch = tempfile.TemporaryDirectory(prefix="tandem-cli-")
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_")} | {"XDG_CACHE_HOME": scratch.name}
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f"FAILED: {what}")
+
+
+def tandem(*args, code=0, env=None, text=None):
+    done = subprocess.run([TANDEM, *args], env=ENVIRONMENT | (env or {}), input=text if text is not None else "",
+                          capture_output=True, text=True, timeout=600)
+    said = f"exit {done.returncode}, not {code}\n{done.stdout}{done.stderr}"
+    check(done.returncode == code, f"tandem {' '.join(args)}: {said}")
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_usage():
+    version = tandem("--version")
+    for line in (r"tandem \d+\.\d+\.\d+", r"commit \w+", r"abi \d+\.\d+", r"protocol \d+", r"packed-layout \S+"):
+        check(re.search(f"^{line}$", version, re.M), f"--version has {line}: {version}")
+    check("tandem run smollm2" in tandem("--help"), "the overview has an example")
+    check("--max-num-seqs" in tandem("serve", "--help"), "a command has its own help")
+    check("needs MODEL" in tandem("serve", code=2), "a missing argument is named")
+    check("is it serve?" in tandem("sevre", code=2), "an unknown command")
+    check("is it --port?" in tandem("serve", MODEL, "--prot", "1", code=2), "an unknown flag")
+    check("0 to 65535" in tandem("serve", MODEL, "--port", "70000", code=2), "a value out of range")
+    check("TANDEM_PORT" in tandem("serve", MODEL, code=2, env={"TANDEM_PORT": "x"}), "a bad variable is named")
+    check("not a multiple of 16" in tandem("inspect", "kv", MODEL, "--block-size", "24", code=1), "a block size")
+    check("no-such-model" in tandem("run", "no-such-model", "hi", code=1), "an unknown model")
+    check("tandem pull smollm2" in tandem("run", "smollm2", "hi", code=1), "a model that could be pulled")
+    tandem("pull", "ftp://x/y", code=2)
+
+
+def test_pull_list():
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    handler = functools.partial(Quiet, directory=str(FIXTURES / "tiny"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        path = tandem("pull", f"http://127.0.0.1:{server.server_port}/llama-gqa.F16.gguf").strip()
+        server.shutdown()
+    check(pathlib.Path(path).read_bytes() == pathlib.Path(MODEL).read_bytes(), "the pulled file is whole")
+    models = json.loads(tandem("list", "--json"))
+    check([m["path"] for m in models] == [path], f"the pulled model is listed: {models}")
+    check("llama-gqa" in tandem("list"), "the table has it too")
+    check(json.loads(tandem("inspect", "model", models[0]["name"], "--json"))["path"] == path, "its name finds it")
+
+
+def test_inspect():
+    model = json.loads(tandem("inspect", "model", MODEL, "--json"))
+    check(model["layers"] == 2 and model["vocabulary"] == 512 and model["kv_heads"] == 2, "the model's sizes")
+    check("token_embd.weight" in tandem("inspect", "model", MODEL), "tensors are listed")
+    dot = pathlib.Path(scratch.name) / "graph.dot"
+    fused = json.loads(tandem("inspect", "graph", MODEL, "--json", "--dot", str(dot)))
+    plain = json.loads(tandem("inspect", "graph", MODEL, "--json", "--passes", "none"))
+    check(set(fused) == {"ops", "bytes_read_per_token", "bytes_written_per_token", "arena_bytes", "passes"}, "its keys")
+    check(fused["ops"] < plain["ops"] and fused["arena_bytes"] < plain["arena_bytes"], "passes bring something")
+    check(plain["passes"] == [] and "plan_memory" in fused["passes"], "the passes that ran are named")
+    check("digraph" in dot.read_text(), "the dot file")
+    tandem("inspect", "graph", MODEL, "--passes", "nonsense", code=1)
+    kv = json.loads(tandem("inspect", "kv", MODEL, "--kv-blocks", "8", "--json"))
+    check(kv["blocks"] == 8 and kv["pool_tokens"] == 128 and kv["max_model_len"] == 128, f"the pool: {kv}")
+    bad = pathlib.Path(scratch.name) / "bad.gguf"
+    bad.write_bytes(pathlib.Path(MODEL).read_bytes()[:1000])
+    check("bad.gguf" in tandem("inspect", "model", str(bad), code=1), "a truncated file is named")
+
+
+def test_run():
+    ask = ["run", MODEL, "--raw", "--seed", "7", "-n", "8", *SMALL]
+    first = tandem(*ask, "Hello there")
+    check(first.strip() and first == tandem(*ask, "Hello there"), "the same seed gives the same answer")
+    check(first == tandem(*ask, text="Hello there\n"), "a prompt from a pipe is the same")
+    by_variable = tandem("run", MODEL, "--raw", "-n", "8", "Hello there", *SMALL, env={"TANDEM_SEED": "7"})
+    check(first == by_variable, "a variable does what the flag does")
+    template = pathlib.Path(scratch.name) / "chat.jinja"
+    template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:")
+    check(tandem("run", MODEL, "hi", "--chat-template", str(template), "-n", "4", *SMALL).strip(), "with a template")
+    too_long = tandem("run", MODEL, "--raw", "a b c d e f g", "--max-model-len", "3", *SMALL, code=1)
+    check("takes 1 to 2" in too_long, f"a prompt without room for an answer: {too_long}")
+
+
+def test_bench():
+    report = json.loads(tandem("bench", "engine", MODEL, "-p", "16,40", "-n", "4", "-d", "0,16", "-b", "1,2", "-t", "2",
+                               "-r", "2", "--json"))
+    results = report["results"]
+    check(len(results) == 2 * 2 + 2 * 2, "every combination is measured")
+    check([r["kind"] for r in results] == ["prefill"] * 4 + ["decode"] * 4, "prefill, then decode")
+    keys = {"kind", "prompt", "batch", "depth", "threads", "tokens_per_s", "spread", "limit_fraction", "limit"}
+    check(all(keys <= set(r) and r["tokens_per_s"] > 0 for r in results), "each result is complete")
+    check(all(r["limit"] in ("memory", "int8", "bf16", "f32") for r in results), "limits are named")
+    check("TOKENS/S" in tandem("bench", "engine", MODEL, "-p", "16", "-n", "0", "-r", "1", "--no-limits"), "a table")
+    too_long = tandem("bench", "engine", MODEL, "-p", "999999", "--no-limits", code=1)
+    check("more than the model's" in too_long, f"a prompt that the model cannot take: {too_long}")
+    limits = json.loads(tandem("bench", "limits", "--json", "-t", "1", "-r", "3", "--read-memory", "32MiB"))["limits"]
+    check([entry["limit"] for entry in limits] == ["memory", "int8", "bf16", "f32"], "four limits")
+
+
+class Server:
+    def __init__(self, *args):
+        self.process = subprocess.Popen([TANDEM, "serve", MODEL, "--port", "0", *SMALL, *args], env=ENVIRONMENT,
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        killer = threading.Timer(START_TIMEOUT_S, self.process.kill)
+        killer.start()
+        line = self.process.stdout.readline()
+        killer.cancel()
+        match = re.fullmatch(r"tandem: serving (\S+) on http://127\.0\.0\.1:(\d+)\n", line)
+        check(match, f"one line says that the server listens: {line!r}")
+        self.name, self.port = match[1], int(match[2])
+
+    def open(self, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+        return connection.getresponse()
+
+    def end(self, *signals):
+        for number in signals:
+            self.process.send_signal(number)
+        return self.process.wait(END_TIMEOUT_S)
+
+
+LONG = {"prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
+
+
+def test_serve():
+    server = Server("--served-model-name", "tiny")
+    check(server.name == "tiny" and server.open("/health").status == 200, "the server is healthy")
+    busy = tandem("serve", MODEL, "--port", str(server.port), *SMALL, code=1)
+    check(str(server.port) in busy, f"a taken port is named: {busy}")
+    answer = server.open("/v1/completions", LONG | {"model": "tiny", "max_tokens": 100})
+    answer.readline()
+    server.process.send_signal(signal.SIGTERM)
+    check("[DONE]" in answer.read().decode(), "a running request ends as it should while the server drains")
+    check(server.process.wait(END_TIMEOUT_S) == 0, "a drained server has done its work")
+    server = Server()
+    check(server.name == MODEL, "the served name is MODEL as typed")
+    check(server.end(signal.SIGINT) == 0, "an idle server ends at once")
+    server = Server("--drain-timeout", "0.1")
+    server.open("/v1/completions", LONG | {"model": MODEL, "max_tokens": 1000})
+    check(server.end(signal.SIGTERM) == 0, "the drain timeout ends what still runs")
+    server = Server()
+    for _ in range(4):
+        server.open("/v1/completions", LONG | {"model": MODEL, "n": 16, "max_tokens": 900})
+    check(server.end(signal.SIGTERM, signal.SIGINT) == 1, "a second signal ends at once")
+
+
+for name, test in list(globals().items()):
+    if name.startswith("test_"):
+        test()
+        print("passed", name, flush=True)
