@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The program as a user meets it: command_line.py TANDEM FIXTURES. Exit codes, messages, every subcommand on a tiny
 model. Standard library only. Exits 1 at the first fault."""
-import functools, http.client, http.server, json, os, pathlib, re, signal, subprocess, sys, tempfile, threading
+import functools, http.client, http.server, json, os, pathlib, pty, re, select, signal, subprocess, sys, tempfile
+import threading, time
 
 TANDEM, FIXTURES = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = str(FIXTURES / "tiny" / "llama-gqa.F16.gguf")
@@ -89,6 +90,64 @@ def test_run():
     check(tandem("run", MODEL, "hi", "--chat-template", str(template), "-n", "4", *SMALL).strip(), "with a template")
     too_long = tandem("run", MODEL, "--raw", "a b c d e f g", "--max-model-len", "3", *SMALL, code=1)
     check("takes 1 to 2" in too_long, f"a prompt without room for an answer: {too_long}")
+
+
+class Terminal:
+    """The program with a terminal for its three streams."""
+
+    def __init__(self, *args):
+        self.child, self.screen, self.seen = *pty.fork(), ""
+        if self.child == 0:
+            os.execve(TANDEM, [TANDEM, *args], ENVIRONMENT)
+
+    def wait_for(self, text, what):
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while text not in self.seen:
+            check(time.monotonic() < deadline, f"{what}: {self.seen!r}")
+            if select.select([self.screen], [], [], 1)[0]:
+                self.seen += os.read(self.screen, 4096).decode(errors="replace")
+        self.seen = self.seen[self.seen.index(text) + len(text):]
+
+    def wait_for_more(self, what):
+        while not self.seen:
+            check(select.select([self.screen], [], [], START_TIMEOUT_S)[0], what)
+            self.seen += os.read(self.screen, 4096).decode(errors="replace")
+
+    def type(self, text):
+        os.write(self.screen, text.encode())
+
+    def end(self):
+        try:
+            while os.read(self.screen, 4096):
+                pass
+        except OSError:
+            pass  # the other side is closed
+        return os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
+
+
+def test_chat():
+    chat = Terminal("run", MODEL, "--seed", "1", "-n", "20", *SMALL)
+    for question in ("hello", "and now?"):
+        chat.wait_for("> ", "the chat asks for a line")
+        chat.type(question + "\n")
+        chat.wait_for("20 tokens, first after", "an answer and what it took")
+    chat.wait_for("> ", "the chat asks again")
+    chat.type("\x04")
+    check(chat.end() == 0, "Ctrl-D ends the chat")
+    broken_off = Terminal("run", MODEL, "--temperature", "1.5", *SMALL)
+    broken_off.wait_for("> ", "the chat asks for a line")
+    broken_off.type("hello\n")
+    broken_off.wait_for("hello\r\n", "the terminal echoes")
+    broken_off.wait_for_more("the answer begins")
+    broken_off.type("\x03")
+    broken_off.wait_for("tokens, first after", "Ctrl-C breaks the answer off")
+    broken_off.wait_for("> ", "the chat goes on")
+    broken_off.type("\x04")
+    check(broken_off.end() == 0, "the chat ends")
+    question = Terminal("run", "smollm2", "hi")
+    question.wait_for("Fetch it? [Y/n] ", "a model that could be pulled is asked about")
+    question.type("n\n")
+    check(question.end() == 1, "without it there is no answer")
 
 
 def test_bench():
