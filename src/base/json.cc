@@ -16,55 +16,38 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-constexpr std::string_view kBadString = "a string holds half of a surrogate pair";
-
-// Fails only for strings that are no valid UTF-8: the library lets an escaped lone low surrogate through.
-bool convert(const dom::element& from, JsonValue& to) {
+JsonValue converted(const dom::element& from) {
   switch (from.type()) {
     case dom::element_type::NULL_VALUE:
-      to = JsonValue();
-      return true;
+      return JsonValue();
     case dom::element_type::BOOL:
-      to = JsonValue(bool(from.get_bool().value_unsafe()));
-      return true;
+      return JsonValue(bool(from.get_bool().value_unsafe()));
     case dom::element_type::INT64:
-      to = JsonValue(int64_t{from.get_int64().value_unsafe()});
-      return true;
+      return JsonValue(int64_t{from.get_int64().value_unsafe()});
     case dom::element_type::UINT64:
-      to = JsonValue(uint64_t{from.get_uint64().value_unsafe()});
-      return true;
+      return JsonValue(uint64_t{from.get_uint64().value_unsafe()});
     case dom::element_type::DOUBLE:
-      to = JsonValue(double{from.get_double().value_unsafe()});
-      return true;
-    case dom::element_type::STRING: {
-      const std::string_view text = from.get_string().value_unsafe();
-      to = JsonValue(std::string(text));
-      return is_valid_utf8(text);
-    }
+      return JsonValue(double{from.get_double().value_unsafe()});
+    case dom::element_type::STRING:
+      return JsonValue(std::string(std::string_view(from.get_string().value_unsafe())));
     case dom::element_type::ARRAY: {
       JsonValue::Array items;
       const dom::array array = from.get_array().value_unsafe();
       items.reserve(array.size());
-      for (const dom::element item : array) {
-        if (!convert(item, items.emplace_back())) return false;
-      }
-      to = JsonValue(std::move(items));
-      return true;
+      for (const dom::element item : array) items.push_back(converted(item));
+      return JsonValue(std::move(items));
     }
     case dom::element_type::OBJECT: {
       JsonValue::Object members;
       const dom::object object = from.get_object().value_unsafe();
       members.reserve(object.size());
       for (const dom::key_value_pair member : object) {
-        if (!is_valid_utf8(member.key)) return false;
-        members.emplace_back(std::string(member.key), JsonValue());
-        if (!convert(member.value, members.back().second)) return false;
+        members.emplace_back(std::string(member.key), converted(member.value));
       }
-      to = JsonValue(std::move(members));
-      return true;
+      return JsonValue(std::move(members));
     }
   }
-  return false;
+  return JsonValue();
 }
 
 std::string place(std::string_view text, size_t offset) {
@@ -103,9 +86,7 @@ Result<JsonValue> JsonValue::parse(std::string_view text, size_t max_depth) {
   }
   if (code == simdjson::NUMBER_ERROR) return syntax_error(text, "a number is out of range");
   if (code != simdjson::SUCCESS) return syntax_error(text, simdjson::error_message(code));
-  JsonValue value;
-  if (!convert(root, value)) return syntax_error(text, kBadString);
-  return value;
+  return converted(root);
 }
 
 bool JsonValue::as_int64(int64_t& out) const {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <limits>
 
 #include "base/utf8.h"
@@ -66,6 +67,16 @@ TEST_CASE("faults are refused with their place") {
     CHECK_MESSAGE(fault_of(text).substr(0, 9) == "not JSON:", text);
   }
   CHECK(fault_of("{\"\\udc00\":1}").substr(0, 9) == "not JSON:");
+}
+
+TEST_CASE("no escaped half of a surrogate pair gets through, in values or names") {
+  char escape[8];
+  for (unsigned half = 0xD800; half < 0xE000; ++half) {
+    std::snprintf(escape, sizeof(escape), "\\u%04x", half);
+    CHECK(!JsonValue::parse("\"x" + std::string(escape) + "y\""));
+    CHECK(!JsonValue::parse("{\"" + std::string(escape) + "\":1}"));
+  }
+  CHECK(fault_of("\"\\ud83d!\"") == "not JSON: unexpected character at line 1, column 8");
 }
 
 TEST_CASE("nesting is bounded whatever the size") {
