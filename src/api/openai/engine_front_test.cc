@@ -115,6 +115,17 @@ TEST_CASE("API-10 over the engine: a prompt is scored without an answer, in chun
   }
 }
 
+TEST_CASE("over the engine usage tells how much of the prompts was cached, once however many tokens follow") {
+  EngineServer server;
+  const std::string two = "[\"" + std::string(40, 'k') + "\",\"" + std::string(20, 'k') + "\"]";
+  server.complete("\"prompt\":\"" + std::string(48, 'k') + "\",\"max_tokens\":1");
+  for (const char* stream : {"", R"(,"stream":true,"stream_options":{"include_usage":true})"}) {
+    const RawAnswer answer = server.complete("\"max_tokens\":9,\"prompt\":" + two + stream);
+    const JsonValue last = *stream ? events_of(answer.body).back() : json_of(answer.body);
+    CHECK(int_at(last, "usage.prompt_tokens_details.cached_tokens") == 32 + 16);  // whole blocks of 16
+  }
+}
+
 TEST_CASE(
     "API-06, API-08 over the engine: who leaves while prompts are computed or tokens come frees blocks and slot") {
   EngineServer server;

@@ -30,6 +30,7 @@ Reply::Reply(ReplyContext context, ReplySetup setup, std::shared_ptr<http::Respo
       format_(context_.tokenizer, setup_.head, setup_.options),
       writer_(std::move(writer)) {
   times_.arrival_ns = setup_.arrival_ns;
+  num_cached_.resize(setup_.prompts.size());
   for (const ReplyPrompt& prompt : setup_.prompts) {
     usage_.num_prompt_tokens += prompt.ids.size();
     const size_t first_offset = num_code_points(prompt.echo_text);
@@ -109,7 +110,8 @@ void Reply::on_update(size_t prompt, sched::Update update) {
     early_.emplace_back(prompt, std::move(update));
     return;
   }
-  usage_.num_cached_tokens += update.num_cached_tokens;
+  // Each update says it anew.
+  usage_.num_cached_tokens += update.num_cached_tokens - std::exchange(num_cached_[prompt], update.num_cached_tokens);
   std::string events;
   if (update.error) {
     fail(api_error(*update.error, context_.generator.load().retry_after_s), {});

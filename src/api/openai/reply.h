@@ -87,6 +87,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
   std::vector<sched::RequestId> requests_;
   std::vector<std::pair<size_t, sched::Update>> early_;  // updates that came while requests were being submitted
   Usage usage_;
+  std::vector<uint32_t> num_cached_;  // tokens of each prompt that were in the prefix cache
   RequestTimes times_;
   size_t num_prompts_done_ = 0;
   bool is_started_ = false;

@@ -209,6 +209,12 @@ void Connection::begin_stream(uint64_t id, int status, const Headers& headers, S
 
 void Connection::write(uint64_t id, std::string_view chunk) {
   if (id != id_ || phase_ != Phase::kAnswering || !is_streaming_ || chunk.empty() || is_head_) return;
+  // A chunk may be larger than the bound by itself, and takes its time on the way; what gathers behind it may not.
+  if (pending_.size() > shared_->config.stream_buffer_limit_bytes) {
+    log_warning("net/http", "a client reads too slowly", {{"waiting_bytes", std::to_string(num_waiting_bytes())}});
+    lose();
+    return;
+  }
   if (is_http10_) {
     pending_ += chunk;
   } else {
@@ -217,11 +223,6 @@ void Connection::write(uint64_t id, std::string_view chunk) {
     pending_.append(size, digits).append("\r\n").append(chunk).append("\r\n");
   }
   last_output_ = SteadyClock::now();
-  if (num_waiting_bytes() > shared_->config.stream_buffer_limit_bytes) {
-    log_warning("net/http", "a client reads too slowly", {{"waiting_bytes", std::to_string(num_waiting_bytes())}});
-    lose();
-    return;
-  }
   flush();
 }
 

@@ -20,7 +20,7 @@ struct HttpServerConfig {
   uint32_t max_connections = 4096;             // more are answered 503 and closed
   size_t header_limit_bytes = 16 << 10;        // 431
   size_t body_limit_bytes = 32 << 20;          // 413
-  size_t stream_buffer_limit_bytes = 1 << 20;  // of a stream, waiting for a slow reader
+  size_t stream_buffer_limit_bytes = 1 << 20;  // of a stream; over it when more is written: a slow reader, gone
   int64_t idle_timeout_ms = 75'000;            // between requests
   int64_t header_timeout_ms = 10'000;          // from a request's first byte to its headers' end: 408
   int64_t body_timeout_ms = 60'000;            // from there to the body's end: 408

@@ -246,6 +246,23 @@ TEST_CASE("a reader slower than the bound is dropped and its memory with it") {
   CHECK(gone.wait());
 }
 
+TEST_CASE("a chunk larger than the bound reaches a client that reads") {
+  HttpServerConfig config;
+  config.stream_buffer_limit_bytes = 1000;
+  Bench bench(config);
+  RawClient client(bench.server->port());
+  client.send("GET /s HTTP/1.1\r\nHost: x\r\n\r\n");
+  Seen seen = bench.next();
+  const std::string large(3'000'000, 'x');
+  seen.writer->begin_stream(200, {}, {});
+  seen.writer->write(large);
+  seen.writer->write("end");
+  seen.writer->end();
+  client.read_until("\r\n\r\n");
+  CHECK(client.read_until("xx\r\n").size() > large.size());
+  CHECK(client.read_until("0\r\n\r\n") == "3\r\nend\r\n0\r\n\r\n");
+}
+
 TEST_CASE("a silent stream sends its idle text, a busy one need not") {
   Bench bench;
   RawClient client(bench.server->port());
