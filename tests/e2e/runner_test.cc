@@ -194,7 +194,7 @@ TEST_CASE("options that cannot be are refused in words") {
   CHECK(complaint(options).find("nothing.gguf") != std::string::npos);
 }
 
-TEST_CASE("the KV pool is what the memory holds, never more than sequences can use, and a small one shortens contexts") {
+TEST_CASE("the KV pool is what memory holds, no more than sequences can use, and a small one shortens contexts") {
   runner::RunnerOptions options = test_options(fixture(kQuantised), 128);
   options.num_kv_blocks = 0;
   options.max_sequences = 4;

@@ -57,8 +57,8 @@ void check_model(const std::string& model, const std::string& reference_path) {
 }
 
 TEST_CASE("each small model, as a directory and as GGUF, gives the reference logits") {
-  for (const char* name : {"llama-mha", "llama-gqa", "llama-mqa", "llama-tied", "llama-rope-llama3", "llama-rope-linear",
-                           "llama-rope-yarn", "mistral-swa", "qwen2", "qwen3"}) {
+  for (const char* name : {"llama-mha", "llama-gqa", "llama-mqa", "llama-tied", "llama-rope-llama3",
+                           "llama-rope-linear", "llama-rope-yarn", "mistral-swa", "qwen2", "qwen3"}) {
     const std::string base = std::string("tiny/") + name;
     check_model(base, base + "/reference.safetensors");
     check_model(base + ".F16.gguf", base + "/reference.safetensors");

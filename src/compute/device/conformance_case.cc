@@ -130,7 +130,8 @@ Result<std::vector<uint32_t>> CaseRun::run(const CaseStep& step) {
     const uint64_t row_bytes = device_.row_bytes(TD_F32, columns);
     std::vector<uint8_t> rows(step.num_tokens * row_bytes);
     for (uint32_t row = 0; row < step.num_tokens; ++row) {
-      memcpy(rows.data() + row * row_bytes, step.inputs[slot].data() + uint64_t{row} * columns, columns * sizeof(float));
+      const float* from = step.inputs[slot].data() + uint64_t{row} * columns;
+      memcpy(rows.data() + row * row_bytes, from, columns * sizeof(float));
     }
     TRY(stream.copy_to_device(external_[slot].address(), rows.data(), rows.size()));
     TRY(stream.synchronize());

@@ -1,6 +1,7 @@
 #pragma once
 // FakeDevice: a plug-in for tests. Its memory is the host's, it runs op by op and records what it is asked; of the ops
-// it computes TD_OP_ADD alone, and packs a weight to n * k floats whose bytes are all n. Optional entries can be taken away and any call can be made to fail.
+// it computes TD_OP_ADD alone, and it packs a weight to n * k floats whose bytes are all n. Optional entries can be
+// taken away and any call can be made to fail.
 //
 // One exists at a time, since a plug-in's table has no place for a pointer to it. One thread.
 
