@@ -48,7 +48,8 @@ def test_chat():
 
 def test_chat_stream(whole):
     text, reasons, usage, roles = "", [], None, []
-    stream = client.chat.completions.create(messages=MESSAGES, stream=True, stream_options={"include_usage": True}, **GREEDY)
+    with_usage = {"stream": True, "stream_options": {"include_usage": True}}
+    stream = client.chat.completions.create(messages=MESSAGES, **with_usage, **GREEDY)
     for chunk in stream:
         if not chunk.choices:
             usage = chunk.usage
@@ -60,7 +61,7 @@ def test_chat_stream(whole):
     check(text == whole.choices[0].message.content, "a stream's text is the whole text")
     check(reasons == [whole.choices[0].finish_reason], "a stream ends once, for the same reason")
     check(roles == ["assistant"], "the role comes once")
-    check(usage and usage.completion_tokens == whole.usage.completion_tokens, "a stream's usage is that of the whole answer")
+    check(usage and usage.completion_tokens == whole.usage.completion_tokens, "a stream's usage is the whole answer's")
     plain = client.chat.completions.create(messages=MESSAGES, stream=True, **GREEDY)
     check(all(chunk.choices and chunk.usage is None for chunk in plain), "no usage unless asked for")
 
@@ -96,7 +97,8 @@ def test_logprobs(whole):
     scored = client.completions.create(model=MODEL, prompt="The sky is blue", echo=True, logprobs=1, max_tokens=0)
     logprobs = scored.choices[0].logprobs
     check(scored.choices[0].text == "The sky is blue", "echo is the prompt")
-    check(logprobs.token_logprobs[0] is None and all(value <= 0 for value in logprobs.token_logprobs[1:]), "a prompt's scores")
+    first, *rest = logprobs.token_logprobs
+    check(first is None and all(value <= 0 for value in rest), "a prompt's scores")
     check(len(logprobs.tokens) == len(logprobs.text_offset) == scored.usage.prompt_tokens, "one entry a prompt token")
 
 
@@ -106,7 +108,8 @@ def test_completions():
     for index, prompt in enumerate(prompts):
         single = client.completions.create(prompt=prompt, **GREEDY)
         check(both.choices[index].text == single.choices[0].text, "a list's answers are those of single prompts")
-    streamed = "".join(chunk.choices[0].text for chunk in client.completions.create(prompt=prompts[0], stream=True, **GREEDY))
+    stream = client.completions.create(prompt=prompts[0], stream=True, **GREEDY)
+    streamed = "".join(chunk.choices[0].text for chunk in stream)
     check(streamed == both.choices[0].text, "a completion streams its text")
 
 

@@ -73,7 +73,7 @@ TEST_CASE("contents may be parts; tools and variables reach the template; what i
         "tool_choice: a required or named tool is not supported yet, only \"auto\" and \"none\"");
   CHECK(
       refusal(
-          R"("messages":[{"role":"assistant","tool_calls":[{"type":"function","function":{"name":"f","arguments":"{"}}]}])")
+          R"("messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}])")
           .starts_with("messages[0].tool_calls[0].function.arguments: expected a string that holds a JSON object"));
 }
 

@@ -3,11 +3,11 @@
 
 #include <doctest/doctest.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <sstream>
+#include <algorithm>
+#include <string>
 
 #include "api/openai/api_server_for_test.h"
+#include "testing/golden.h"
 
 namespace tandem::openai {
 namespace {
@@ -39,10 +39,8 @@ void check_golden(const ApiServer& server, const std::string& name, std::string_
   std::string transcript = masked(request + "\n\n--------\n" + client.read_all()) + "\n";
   std::erase(transcript, '\r');
   const std::string file = TANDEM_SOURCE_DIR "/tests/golden/http/" + name + ".txt";
-  if (std::getenv("UPDATE_GOLDEN")) std::ofstream(file, std::ios::binary) << transcript;
-  std::stringstream expected;
-  expected << std::ifstream(file, std::ios::binary).rdbuf();
-  CHECK_MESSAGE(transcript == expected.str(), name);
+  const std::string difference = testing::golden_difference(file, transcript);
+  CHECK_MESSAGE(difference.empty(), difference);
 }
 
 TEST_CASE("conversations are as they were agreed on") {

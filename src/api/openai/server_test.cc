@@ -172,7 +172,8 @@ TEST_CASE("request ids of clients are sent back harmless and short; without one 
 TEST_CASE("the limits of a request reach the generator") {
   ApiServer server("ok");
   server.complete(R"("prompt":"ab","max_tokens":3,"min_tokens":2,"ignore_eos":true,"stop_token_ids":[7],"priority":-1,
-                     "cache_salt":"s","deadline_ms":60000,"temperature":0.5,"logit_bias":{"3":1.5},"logprobs":2,"echo":true)");
+                     "cache_salt":"s","deadline_ms":60000,"temperature":0.5,"logit_bias":{"3":1.5},"logprobs":2,
+                     "echo":true)");
   const sched::Request request = server.generator->seen()[0];
   CHECK(request.max_tokens == 3);
   CHECK(request.min_tokens == 2);
