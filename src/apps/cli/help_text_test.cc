@@ -3,23 +3,17 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <set>
+#include <string>
+
+#include "testing/golden.h"
 
 namespace tandem::cli {
 namespace {
 
-// UPDATE_GOLDEN=1 rewrites the file; the difference is for review.
 void check_golden(const std::string& path, const std::string& text) {
-  const std::string full = std::string(TANDEM_SOURCE_DIR "/") + path;
-  const char* update = std::getenv("UPDATE_GOLDEN");
-  if (update != nullptr && *update != '\0') std::ofstream(full, std::ios::binary) << text;
-  std::ifstream in(full, std::ios::binary);
-  const std::string expected{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  INFO(path, " differs; run this test with UPDATE_GOLDEN=1 and look at the difference");
-  CHECK(text == expected);
+  const std::string difference = testing::golden_difference(std::string(TANDEM_SOURCE_DIR "/") + path, text);
+  CHECK_MESSAGE(difference.empty(), difference);
 }
 
 TEST_CASE("help texts are as in tests/golden/help") {

@@ -9,7 +9,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -17,6 +16,7 @@
 
 #include "serve/sched/scheduler.h"
 #include "serve/sched/scripted_executor.h"
+#include "testing/golden.h"
 
 namespace tandem::sched {
 namespace {
@@ -220,12 +220,8 @@ TEST_CASE("schedules are as they were") {
     const size_t line = text.find(kLine);
     REQUIRE(line != std::string::npos);
     const std::string played = Player(parse(text.substr(0, line))).play();
-    const char* update = std::getenv("UPDATE_GOLDEN");
-    if (update && *update) {
-      std::ofstream(file) << text.substr(0, line) << kLine << played;
-    } else {
-      CHECK(text.substr(line + 4) == played);
-    }
+    const std::string difference = testing::golden_difference(file.string(), text.substr(0, line) + kLine + played);
+    CHECK_MESSAGE(difference.empty(), difference);
   }
 }
 
