@@ -42,6 +42,7 @@ struct td_plan {
 namespace {
 
 constexpr uint64_t kAlignment = 64;
+constexpr uint32_t kMaxThreads = 1024;
 constexpr const char* kPackLayout = "cpu-panel32-v1";
 
 td_status report(const Status& status, td_message* error) {
@@ -90,6 +91,10 @@ td_status device_open(uint32_t index, const td_device_options* options, td_devic
   return guarded(error, [&]() -> Status {
     if (index != 0) return Error{ErrorCode::kInvalidArgument, "there is one CPU device, number 0"};
     TRY_ASSIGN(const tandem::kernels::Isa isa, choose_isa(options->isa));
+    if (options->num_threads > kMaxThreads) {
+      return Error{ErrorCode::kInvalidArgument, std::to_string(options->num_threads) + " threads are more than " +
+                                                    std::to_string(kMaxThreads)};
+    }
     *device = new td_device(isa, options->num_threads);
     return Done{};
   });

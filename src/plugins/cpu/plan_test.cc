@@ -306,6 +306,7 @@ TEST_CASE("devices and instruction sets that are not there are refused by name")
   CHECK(device::Device::open(plugin, 1, {1, 0, ""}).error().message.find("number 0") != std::string::npos);
   CHECK(device::Device::open(plugin, 0, {1, 0, "sse9"}).error().message.find("'sse9'; there are scalar, avx2") !=
         std::string::npos);
+  CHECK(device::Device::open(plugin, 0, {100'000, 0, ""}).error().message == "100000 threads are more than 1024");
   device::Device device = need(device::Device::open(plugin, 0, {2, 0, "scalar"}));
   CHECK(std::string(device.properties().name) == "cpu/scalar");
   CHECK(device.properties().num_threads == 2);
@@ -317,6 +318,32 @@ TEST_CASE("devices and instruction sets that are not there are refused by name")
   CHECK(device.fill_kv_layout(layout).error().message.find("head_dim 80") != std::string::npos);
   layout.head_dim = 96, layout.block_tokens = 20;
   CHECK(device.fill_kv_layout(layout).error().message.find("multiple of 16") != std::string::npos);
+}
+
+TEST_CASE("weights that cannot be packed are refused with the reason") {
+  const device::Plugin plugin = need(device::Plugin::from_entry(tandem_plugin_cpu));
+  device::Device device = need(device::Device::open(plugin, 0, {1, 0, ""}));
+  const td_weight_part parts[2] = {{TD_DTYPE_Q4_0, 8, nullptr}, {TD_DTYPE_Q6_K, 8, nullptr}};
+  const auto complaint = [&](td_weight_use use, uint32_t num_parts, uint32_t n, uint32_t k, uint32_t segments = 1) {
+    td_weight_desc desc{};
+    desc.use = use, desc.num_parts = num_parts, desc.parts = parts, desc.n = n, desc.k = k;
+    desc.segments = segments, desc.activation = TD_Q8;
+    const auto size = device.weight_pack_size(desc);
+    return size ? std::string() : size.error().message;
+  };
+  CHECK(complaint(TD_WEIGHT_LINEAR, 1, 8, 64).empty());
+  CHECK(complaint(TD_WEIGHT_LINEAR, 0, 8, 64) == "a weight without parts");
+  CHECK(complaint(TD_WEIGHT_ROWS, 0, 8, 64) == "a weight without parts");
+  CHECK(complaint(TD_WEIGHT_LINEAR, 1, 9, 64) == "a weight's parts do not have its number of rows");
+  CHECK(complaint(TD_WEIGHT_VECTOR, 1, 7, 64) == "a weight's parts do not have its number of rows");
+  CHECK(complaint(TD_WEIGHT_LINEAR, 1, 8, 40) == "rows of 40 are no whole blocks of Q4_0");
+  CHECK(complaint(TD_WEIGHT_LINEAR, 2, 16, 256) == "the parts of one weight need one packed format");
+  CHECK(complaint(TD_WEIGHT_ROWS, 2, 16, 256) == "the parts of a table need one type");
+  CHECK(complaint(TD_WEIGHT_LINEAR, 1, 8, 64, 2).empty());
+  for (const uint32_t segments : {0u, 3u, 4u, 32u}) {
+    CHECK(complaint(TD_WEIGHT_LINEAR, 1, 8, 64, segments) ==
+          "rows of 64 cannot be cut into " + std::to_string(segments) + " segments");
+  }
 }
 
 TEST_CASE("the plug-in as a module that is loaded by path is the one that is linked in") {

@@ -37,6 +37,34 @@ uint64_t num_packed_rows(const td_weight_desc& desc) {
   return desc.interleave != 0 ? 2 * kernels::num_panels(desc.n / 2) * TK_PANEL_ROWS : desc.n;
 }
 
+// What every weight must satisfy: parts that make up its rows, of types whose blocks fill them.
+Status check_parts(const td_weight_desc& desc) {
+  if (desc.num_parts == 0) return Error{ErrorCode::kInvalidArgument, "a weight without parts"};
+  uint64_t rows = 0;
+  for (uint32_t i = 0; i < desc.num_parts; ++i) {
+    TRY_ASSIGN(const DType dtype, to_dtype(desc.parts[i].dtype));
+    if (desc.k % tensor::block_elements(dtype) != 0) {
+      return Error{ErrorCode::kInvalidArgument, "rows of " + std::to_string(desc.k) + " are no whole blocks of " +
+                                                    tensor::dtype_name(dtype)};
+    }
+    if (desc.use == TD_WEIGHT_ROWS && desc.parts[i].dtype != desc.parts[0].dtype) {
+      return Error{ErrorCode::kInvalidArgument, "the parts of a table need one type"};
+    }
+    rows += desc.parts[i].num_rows;
+  }
+  if (rows != desc.n) return Error{ErrorCode::kInvalidArgument, "a weight's parts do not have its number of rows"};
+  return Done{};
+}
+
+// Whether the k sum can be cut into as many segments, each whole units of the panel kind.
+bool has_valid_segments(const PanelLayout& layout, const td_weight_desc& desc) {
+  const uint32_t segments = desc.segments;
+  if (segments == 1) return true;
+  if (segments == 0 || segments > 16 || (segments & (segments - 1)) != 0) return false;
+  const uint32_t unit = layout.format.kind == TK_PANEL_F32 ? 1 : layout.format.kind == TK_PANEL_BF16 ? 2 : 32;
+  return desc.k % (unit * segments) == 0;
+}
+
 class PackTask final : public TeamTask {
  public:
   PackTask(const PanelLayout& layout, const WeightRows& rows, uint8_t* packed)
@@ -95,21 +123,22 @@ Result<DType> to_dtype(uint32_t value) {
 }
 
 Result<PanelLayout> panel_layout(const td_weight_desc& desc) {
-  if (desc.num_parts == 0) return Error{ErrorCode::kInvalidArgument, "a weight without parts"};
+  TRY(check_parts(desc));
   if (desc.interleave != 0 && (desc.num_parts != 2 || desc.parts[0].num_rows != desc.parts[1].num_rows)) {
     return Error{ErrorCode::kInvalidArgument, "an interleaved weight needs two parts of equal size"};
   }
   TRY_ASSIGN(const DType first, to_dtype(desc.parts[0].dtype));
   const PanelLayout layout = kernels::layout_for(first, desc.k, pack_target(desc));
-  uint64_t rows = 0;
+  if (!has_valid_segments(layout, desc)) {
+    return Error{ErrorCode::kInvalidArgument, "rows of " + std::to_string(desc.k) + " cannot be cut into " +
+                                                  std::to_string(desc.segments) + " segments"};
+  }
   for (uint32_t i = 0; i < desc.num_parts; ++i) {
     TRY_ASSIGN(const DType dtype, to_dtype(desc.parts[i].dtype));
     if (!kernels::same_format(kernels::layout_for(dtype, desc.k, pack_target(desc)).format, layout.format)) {
       return Error{ErrorCode::kInvalidArgument, "the parts of one weight need one packed format"};
     }
-    rows += desc.parts[i].num_rows;
   }
-  if (rows != desc.n) return Error{ErrorCode::kInvalidArgument, "a weight's parts do not have its number of rows"};
   return layout;
 }
 
@@ -118,12 +147,14 @@ Result<uint64_t> packed_size(const td_weight_desc& desc) {
     TRY_ASSIGN(const PanelLayout layout, panel_layout(desc));
     return kernels::packed_bytes(layout, num_packed_rows(desc), desc.k);
   }
+  TRY(check_parts(desc));
   if (desc.use == TD_WEIGHT_VECTOR) return uint64_t{desc.n} * desc.k * sizeof(float);
   TRY_ASSIGN(const DType dtype, to_dtype(desc.parts[0].dtype));
   return desc.n * tensor::row_bytes(dtype, desc.k);
 }
 
 Status pack(const td_weight_desc& desc, void* host, Team& team) {
+  TRY(check_parts(desc));
   if (desc.use == TD_WEIGHT_LINEAR) return pack_linear(desc, host, team);
   auto* out = static_cast<uint8_t*>(host);
   for (uint32_t i = 0; i < desc.num_parts; ++i) {
