@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 
 #include "compute/kernels/kv_write.h"
 #include "plugins/cpu/cpu_op.h"
@@ -154,7 +155,10 @@ struct AttentionStep {
   }
 
   void mark_fault(uint32_t row) const {
-    if (bindings->row_faults != nullptr) bindings->row_faults[row] = 1;
+    // Members that work on different heads of a row may both have something to say.
+    if (bindings->row_faults != nullptr) {
+      std::atomic_ref<uint8_t>(bindings->row_faults[row]).store(1, std::memory_order_relaxed);
+    }
   }
 
   // Stores finished rows [row][group][head_dim] in the output's format.
