@@ -54,8 +54,11 @@ struct FakeEntries {
 
   static td_status memory_alloc(td_device*, uint64_t size_bytes, void** address, td_message* error) {
     const td_status status = record("memory_alloc " + std::to_string(size_bytes), error);
-    if (status == TD_OK) *address = current->give(aligned_alloc(64, (size_bytes + 64) / 64 * 64));
-    return status;
+    if (status != TD_OK) return status;
+    const uint64_t rounded = (size_bytes + 64) / 64 * 64;
+    *address = current->give(aligned_alloc(64, rounded));
+    memset(*address, 0, rounded);
+    return TD_OK;
   }
   static void memory_free(td_device*, void* address) {
     current->take_back(address, "memory_free");
