@@ -1,7 +1,9 @@
 #include "e2e/scoring.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <span>
 
 #include "base/check.h"
 #include "plugins/cpu/cpu_plugin.h"
@@ -28,10 +30,13 @@ sched::ItemOutcome run_item(runner::ModelRunner& runner, const sched::BatchItem&
   return std::move(outcome->items[0]);
 }
 
-std::vector<float> by_token(const sched::TokenLogprob& logprob, size_t vocabulary) {
-  std::vector<float> values(vocabulary, 0.0f);
-  TANDEM_CHECK(logprob.top.size() == vocabulary);
-  for (const auto& [token, value] : logprob.top) values[static_cast<size_t>(token)] = value;
+std::vector<float> log_softmax(std::span<const float> logits) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (float logit : logits) sum += std::exp(logit - max);
+  const double log_sum = max + std::log(sum);
+  std::vector<float> values(logits.begin(), logits.end());
+  for (float& value : values) value = static_cast<float>(value - log_sum);
   return values;
 }
 
@@ -58,7 +63,6 @@ Scores score_chunk(runner::ModelRunner& runner, const std::vector<TokenId>& toke
   const std::vector<kv::BlockId> blocks = scattered_blocks(runner, tokens.size());
   SamplingParams sampling;
   sampling.temperature = 0;
-  sampling.num_logprobs = static_cast<int32_t>(runner.vocab_size());
   sched::BatchItem item;
   item.tokens = tokens;
   item.num_prompt_tokens = static_cast<uint32_t>(tokens.size());
@@ -67,11 +71,11 @@ Scores score_chunk(runner::ModelRunner& runner, const std::vector<TokenId>& toke
   item.blocks = blocks;
   item.samples = begin + count == tokens.size();
   item.sampling = &sampling;
-  item.prompt_logprobs = static_cast<int32_t>(runner.vocab_size());
-  const sched::ItemOutcome outcome = run_item(runner, item);
+  item.prompt_logprobs = 0;  // asks for the logits of every row
   Scores scores;
-  for (const auto& logprob : outcome.prompt_logprobs) scores.push_back(by_token(logprob, runner.vocab_size()));
-  if (item.samples) scores.push_back(by_token(*outcome.logprob, runner.vocab_size()));
+  runner.observe_logits([&](uint32_t, uint32_t, std::span<const float> logits) { scores.push_back(log_softmax(logits)); });
+  run_item(runner, item);
+  runner.observe_logits({});
   return scores;
 }
 

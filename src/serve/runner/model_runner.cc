@@ -111,6 +111,7 @@ Status ModelRunner::run_head(const sched::Batch& batch, size_t begin, size_t end
     sched::ItemOutcome& item_outcome = outcome.items[row.item];
     if (item_outcome.error) continue;
     const auto* values = reinterpret_cast<const float*>(logits + (i - begin) * logits_row_bytes_);
+    if (on_logits_) on_logits_(row.item, row.position, {values, config_.vocab});
     choose(batch.items[row.item], row, {values, config_.vocab}, item_outcome);
   }
   return Done{};

@@ -4,10 +4,12 @@
 //
 // One thread at a time (the engine's).
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -50,6 +52,11 @@ class ModelRunner final : public sched::StepExecutor {
   ~ModelRunner() override;
 
   Result<sched::StepOutcome> execute(const sched::Batch& batch) override;
+
+  // For measurements: `observer` sees every row of logits that a step computes, with the batch's item and the position
+  // of the row. Empty: none.
+  using LogitsObserver = std::function<void(uint32_t item, uint32_t position, std::span<const float> logits)>;
+  void observe_logits(LogitsObserver observer) { on_logits_ = std::move(observer); }
 
   const model::ModelConfig& config() const { return config_; }
   uint32_t num_blocks() const { return num_blocks_; }
@@ -97,6 +104,7 @@ class ModelRunner final : public sched::StepExecutor {
   uint32_t num_blocks_ = 0;
   uint32_t max_model_len_ = 0;
   std::string fingerprint_;
+  LogitsObserver on_logits_;
 
   device::Buffer kv_, arena_, hidden_, logits_;
   std::unique_ptr<device::Stream> stream_;
