@@ -64,7 +64,7 @@ TEST_CASE("every status becomes an error of its kind, in the device's words") {
                                                    {TD_OUT_OF_MEMORY, ErrorCode::kExhausted},
                                                    {TD_DEVICE_LOST, ErrorCode::kUnavailable},
                                                    {TD_INTERNAL, ErrorCode::kInternal},
-                                                   {static_cast<td_status>(77), ErrorCode::kInternal}};
+                                                   {static_cast<td_status>(7), ErrorCode::kInternal}};
   for (const auto& [status, code] : codes) {
     fake.fail(0, status, "as told");
     const auto buffer = device.alloc(64);
