@@ -363,6 +363,7 @@ TEST_CASE("SMP-01, SMP-02, SMP-09: extremes are refused with the range, or taken
                            "\"top_k\":\"5\"",
                            "\"top_k\":-2",
                            "\"repetition_penalty\":0",
+                           "\"repetition_penalty\":1e-40",
                            "\"temperature\":1e999",
                            "\"temperature\":NaN",
                            "\"logit_bias\":{\"263\":1}",
@@ -380,7 +381,7 @@ TEST_CASE("SMP-01, SMP-02, SMP-09: extremes are refused with the range, or taken
   for (const char* fields :
        {"\"temperature\":1e-38", "\"temperature\":0", "\"top_p\":1e-4", "\"top_p\":0", "\"top_k\":-1", "\"top_k\":0",
         "\"top_k\":2147483648", "\"top_k\":9999999", "\"seed\":18446744073709551615", "\"min_p\":1",
-        "\"repetition_penalty\":1e-3", "\"logit_bias\":{\"262\":-100}"}) {
+        "\"repetition_penalty\":0.01", "\"logit_bias\":{\"262\":-100}"}) {
     CHECK_MESSAGE(server.post("/v1/completions", std::string(R"({"prompt":"x",)") + fields + "}").status == 200,
                   fields);
   }

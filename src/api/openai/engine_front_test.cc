@@ -173,6 +173,16 @@ TEST_CASE("over the engine a full queue is 503 at once, with Retry-After") {
   CHECK(server.wait_idle());
 }
 
+TEST_CASE("over the engine a list of more prompts than may ever wait is 400, and one of as many is taken") {
+  engine::EngineConfig config = small_config();
+  config.sched.max_queue_length = 3;
+  EngineServer server(config);
+  const RawAnswer refused = server.complete(R"("max_tokens":1,"prompt":["a","b","c","d"])");
+  CHECK(refused.status == 400);
+  CHECK(text_at(json_of(refused.body), "error.message") == "prompt: 4 prompts, at most 3 are allowed");
+  CHECK(server.complete(R"("max_tokens":1,"n":2,"prompt":["a","b","c"])").status == 200);
+}
+
 TEST_CASE("over the engine a request whose step fails ends alone, with an error in its stream") {
   EngineServer server;
   server.executor.fail_items_with('Q');

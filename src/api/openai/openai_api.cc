@@ -52,6 +52,16 @@ std::string client_request_id(std::string_view given) {
   return id;
 }
 
+RequestLimits request_limits(const engine::GeneratorLimits& generator, const ApiConfig& config) {
+  RequestLimits limits;
+  limits.vocab_size = generator.vocab_size;
+  limits.max_logprobs = std::min(config.max_logprobs, generator.max_logprobs);
+  limits.max_choices = generator.max_choices;
+  // A longer list would be refused for a full queue however often it came again.
+  if (generator.max_waiting > 0) limits.max_prompts = std::min(limits.max_prompts, generator.max_waiting);
+  return limits;
+}
+
 ApiConfig checked(ApiConfig config) {
   TANDEM_CHECK(!config.served_names.empty());
   return config;
@@ -76,8 +86,7 @@ OpenAiApi::OpenAiApi(engine::Generator& generator, const text::TextModel& model,
       model_(model),
       config_(checked(std::move(config))),
       clock_(clock),
-      limits_{generator.limits().vocab_size, std::min(config_.max_logprobs, generator.limits().max_logprobs),
-              generator.limits().max_choices},
+      limits_(request_limits(generator.limits(), config_)),
       prompt_text_(model, generator.limits().max_model_len, config_.parse_special),
       metrics_(registry, config_.served_names[0], generator.limits().max_model_len),
       router_([](int status, std::string_view message) { return error_json(status, message); }),

@@ -12,7 +12,7 @@ using namespace tandem::openai;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(bytes), size);
-  const RequestLimits limits = {1000, 20, 16, 8};
+  const RequestLimits limits = {1000, 20, 16, 8, 8};
   const auto check_options = [&](const GenerationOptions& options) {
     TANDEM_CHECK(options.num_choices >= 1 && options.num_choices <= limits.max_choices);
     TANDEM_CHECK(options.sampling.num_logprobs <= 20);

@@ -89,9 +89,9 @@ Parsed<CompletionRequest> parse_completion_request(std::string_view body, const 
   if (request.options.max_tokens == 0u && !request.echo) {
     fields.fail("max_tokens", "expected an integer not below 1 (0 only with echo), got 0");
   }
-  if (request.prompts.size() * request.options.num_choices > limits.max_prompts) {
+  if (request.prompts.size() * request.options.num_choices > limits.max_answers) {
     fields.fail("n", fmt::format("{} prompts with n = {} are over {} answers", request.prompts.size(),
-                                 request.options.num_choices, limits.max_prompts));
+                                 request.options.num_choices, limits.max_answers));
   }
   if (!fields.text("suffix").empty()) fields.fail("suffix", "is not supported");
   return result_of(fields, std::move(request));

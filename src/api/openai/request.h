@@ -22,6 +22,7 @@ struct RequestLimits {
   uint32_t max_logprobs = 64;
   uint32_t max_choices = 128;
   uint32_t max_prompts = 1024;  // in one list
+  uint32_t max_answers = 1024;  // prompts times n
 };
 
 // Sampling where the request says nothing: the model's generation_config, or the neutral values.

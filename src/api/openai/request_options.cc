@@ -68,7 +68,7 @@ void read_sampling(FieldReader& fields, const RequestLimits& limits, const Sampl
   sampling.top_p = fields.number("top_p", defaults.top_p, {0, 1});
   sampling.top_k = fields.integer("top_k", defaults.top_k, -1, INT64_MAX);
   sampling.min_p = fields.number("min_p", defaults.min_p, {0, 1});
-  sampling.repetition_penalty = fields.number("repetition_penalty", defaults.repetition_penalty, {0, 100, true});
+  sampling.repetition_penalty = fields.number("repetition_penalty", defaults.repetition_penalty, {0.01, 100});
   sampling.presence_penalty = fields.number("presence_penalty", 0, {-2, 2});
   sampling.frequency_penalty = fields.number("frequency_penalty", 0, {-2, 2});
   sampling.logit_bias = read_logit_bias(fields, limits.vocab_size);

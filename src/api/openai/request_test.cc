@@ -7,7 +7,7 @@
 namespace tandem::openai {
 namespace {
 
-const RequestLimits kLimits = {1000, 20, 16, 64};
+const RequestLimits kLimits = {1000, 20, 16, 64, 64};
 
 std::string chat_fault(const std::string& fields) {
   const auto parsed = parse_chat_request(R"({"messages":[{"role":"user","content":"x"}],)" + fields + "}", kLimits, {});
@@ -83,7 +83,7 @@ TEST_CASE("a wrong field is named, with what was expected and what came") {
   CHECK(chat_fault(R"("temperature":"hot")") == "temperature: expected a number from 0 to 2, got a string");
   CHECK(chat_fault(R"("temperature":999999)") == "temperature: expected a number from 0 to 2, got 999999");
   CHECK(chat_fault(R"("top_p":-1)") == "top_p: expected a number from 0 to 1, got -1");
-  CHECK(chat_fault(R"("repetition_penalty":0)") == "repetition_penalty: expected a number above 0 to 100, got 0");
+  CHECK(chat_fault(R"("repetition_penalty":0)") == "repetition_penalty: expected a number from 0.01 to 100, got 0");
   CHECK(chat_fault(R"("n":0)") == "n: expected an integer from 1 to 16, got 0");
   CHECK(chat_fault(R"("n":true)") == "n: expected an integer from 1 to 16, got true");
   CHECK(chat_fault(R"("n":1,"best_of":2)") == "best_of: only the same as n, which is 1, is supported");

@@ -84,7 +84,12 @@ void Engine::cancel(sched::RequestId request) {
 }
 
 GeneratorLimits Engine::limits() const {
-  return {scheduler_.admission().max_sequence_tokens(), config_.vocab_size, config_.max_logprobs, config_.max_choices};
+  GeneratorLimits limits{scheduler_.admission().max_sequence_tokens(), config_.vocab_size, config_.max_logprobs,
+                         config_.max_choices};
+  for (const uint32_t limit : {config_.sched.max_queue_length, config_.sched.max_queued_per_tenant}) {
+    if (limit > 0) limits.max_waiting = limits.max_waiting == 0 ? limit : std::min(limits.max_waiting, limit);
+  }
+  return limits;
 }
 
 GeneratorLoad Engine::load() const {

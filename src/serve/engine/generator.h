@@ -14,6 +14,7 @@ struct GeneratorLimits {
   uint32_t vocab_size = 0;      // token ids below this are valid
   uint32_t max_logprobs = 64;
   uint32_t max_choices = 128;
+  uint32_t max_waiting = 0;     // requests, of one client: more at once can never be taken. 0: no limit
 };
 
 struct GeneratorLoad {
