@@ -111,11 +111,11 @@ TEST_CASE("return_token_ids gives the ids of prompt and answer, in streams once 
   ApiServer server("ab");
   const JsonValue whole = server.chat(R"("return_token_ids":true)");
   CHECK(json_at(whole, "choices.0.token_ids") == "[97,98,261]");
-  const std::string prompt = json_at(whole, "choices.0.prompt_token_ids");
+  const std::string prompt = json_at(whole, "prompt_token_ids");
   CHECK(prompt.starts_with("[259,"));
   const auto events = events_of(
       server.post("/v1/chat/completions", ApiServer::chat_body(R"("return_token_ids":true,"stream":true)")).body);
-  CHECK(json_at(events[0], "choices.0.prompt_token_ids") == prompt);
+  CHECK(json_at(events[0], "prompt_token_ids") == prompt);
   CHECK(json_at(events[1], "choices.0.token_ids") == "[97]");
   CHECK(json_at(events[3], "choices.0.token_ids") == "[261]");
 }

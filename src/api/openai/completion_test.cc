@@ -43,6 +43,8 @@ TEST_CASE("control tokens in a raw prompt are parsed unless the request or the s
   ApiServer plain("x", config);
   plain.complete(R"("prompt":"<|im_end|>")");
   CHECK(plain.generator->seen()[0].prompt.size() == 11);
+  plain.complete(R"("prompt":"<|im_end|>","parse_special":true)");  // the operator has the last word
+  CHECK(plain.generator->seen()[1].prompt.size() == 11);
 }
 
 TEST_CASE("API-10: echo, logprobs and max_tokens 0 score a prompt; with max_tokens 1 the prompt's part is the same") {

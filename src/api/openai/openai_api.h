@@ -34,7 +34,7 @@ struct ApiConfig {
   std::vector<std::string> served_names;  // at least one; the first is shown
   std::vector<ApiKey> keys;               // none: open to all
   uint32_t max_logprobs = 64;
-  bool parse_special = true;  // raw prompts may hold control tokens
+  bool parse_special = true;  // raw prompts may hold control tokens, where the request does not say no
   SamplingDefaults defaults;
   std::optional<uint64_t> seed;        // where requests have none; absent: random
   int64_t ping_interval_ms = 15'000;   // of comments in silent streams; 0: none

@@ -79,7 +79,7 @@ Parsed<std::vector<TokenId>> PromptText::chat_ids(const ChatPrompt& prompt, cons
 
 Parsed<std::vector<TokenId>> PromptText::text_ids(const std::string& text, bool add_special,
                                                   std::optional<bool> parse_special) const {
-  auto ids = model_.tokenizer.encode(text, {add_special, parse_special.value_or(parse_special_)});
+  auto ids = model_.tokenizer.encode(text, {add_special, parse_special_ && parse_special.value_or(true)});
   if (!ids) return api_error(ids.error(), 0);
   return std::move(ids).value();
 }

@@ -12,7 +12,7 @@ namespace tandem::openai {
 
 class PromptText {
  public:
-  // parse_special: what raw prompts do with control tokens where the request says nothing.
+  // parse_special: whether raw prompts may hold control tokens; a request can only say no.
   PromptText(const text::TextModel& model, uint32_t max_model_len, bool parse_special);
 
   // 400 when the model has no template, or the template refuses the messages.

@@ -41,8 +41,13 @@ void ReplyFormat::begin(JsonWriter& json, bool is_chunk) const {
   json.key("created").integer(head_.created).key("model").string(head_.model).key("choices").begin_array();
 }
 
-std::string ReplyFormat::finish_chunk(JsonWriter& json, const Usage& usage) const {
+std::string ReplyFormat::finish_chunk(JsonWriter& json, const Usage& usage,
+                                      const std::vector<TokenId>* prompt) const {
   json.end_array();
+  if (prompt) {
+    json.key("prompt_token_ids");
+    write_ids(json, *prompt);
+  }
   if (options_.continuous_usage) {
     json.key("usage");
     write_usage(json, usage);
@@ -57,13 +62,8 @@ std::string ReplyFormat::role_event(size_t choice, const Usage& usage, const std
   begin(json, true);
   json.begin_object().key("index").unsigned_integer(choice);
   json.key("delta").begin_object().key("role").string("assistant").key("content").string("").end_object();
-  json.key("logprobs").null().key("finish_reason").null();
-  if (prompt) {
-    json.key("prompt_token_ids");
-    write_ids(json, *prompt);
-  }
-  json.end_object();
-  return finish_chunk(json, usage);
+  json.key("logprobs").null().key("finish_reason").null().end_object();
+  return finish_chunk(json, usage, prompt);
 }
 
 std::string ReplyFormat::tokens_event(size_t choice, std::string_view text, std::span<const ShownToken> tokens,
@@ -134,6 +134,8 @@ std::string ReplyFormat::whole(const std::vector<WholeChoice>& choices, const Us
     if (options_.return_token_ids) {
       json.key("token_ids");
       write_ids(json, choice.ids);
+    }
+    if (options_.return_token_ids && !head_.is_chat) {
       json.key("prompt_token_ids");
       write_ids(json, *choice.prompt);
     }
@@ -141,6 +143,10 @@ std::string ReplyFormat::whole(const std::vector<WholeChoice>& choices, const Us
   }
   json.end_array().key("usage");
   write_usage(json, usage);
+  if (options_.return_token_ids && head_.is_chat) {
+    json.key("prompt_token_ids");
+    write_ids(json, *choices.front().prompt);
+  }
   return json.end_object().take();
 }
 
