@@ -151,6 +151,7 @@ Result<int> run_inspect_kv(const cli::Invocation& invocation) {
   TRY_ASSIGN(const std::string path, locate_model(invocation.positionals[0]));
   TRY_ASSIGN(const runner::RunnerOptions options, runner_options(invocation.values, path));
   TRY_ASSIGN(const std::unique_ptr<runner::ModelRunner> runner, runner::ModelRunner::open(options));
+  limit_cache_beside(invocation.values, path, *runner);
   const td_kv_layout& layout = runner->kv_layout();
   const uint64_t pool_bytes = uint64_t{runner->num_blocks()} * layout.block_stride;
   const uint64_t pool_tokens = uint64_t{runner->num_blocks()} * layout.block_tokens;

@@ -88,10 +88,10 @@ Result<std::string> locate_model(const std::string& model) {
   return Error{ErrorCode::kNotFound, fmt::format("{0} was not pulled yet; try: tandem pull {0}", model)};
 }
 
-void limit_cache(int64_t limit_bytes, const std::string& kept_path) {
+void limit_cache(int64_t limit_bytes, const std::vector<std::string>& kept_paths) {
   const auto store = fetch::ModelStore::open(cache_folder());
   if (!store) return;
-  const uint64_t freed = store.value().enforce_limit(static_cast<uint64_t>(limit_bytes), {kept_path});
+  const uint64_t freed = store.value().enforce_limit(static_cast<uint64_t>(limit_bytes), kept_paths);
   if (freed > 0) log_info("apps", "cache was over its limit", {{"freed_bytes", std::to_string(freed)}});
 }
 

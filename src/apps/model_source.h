@@ -2,6 +2,7 @@
 // Where a model that the user names is: a path, or a name in the store of pulled models.
 
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "net/fetch/model_store.h"
@@ -18,7 +19,7 @@ Result<std::string> pull_model(const fetch::ModelStore& store, const std::string
 // question, when stdin and stderr are a terminal; else kNotFound says how to get it.
 Result<std::string> locate_model(const std::string& model);
 
-// Deletes what was not used for longest until the cache holds at most `limit_bytes`; never `kept_path`.
-void limit_cache(int64_t limit_bytes, const std::string& kept_path);
+// Deletes what was not used for longest until the cache holds at most `limit_bytes`; never `kept_paths`.
+void limit_cache(int64_t limit_bytes, const std::vector<std::string>& kept_paths);
 
 }  // namespace tandem::apps

@@ -13,7 +13,7 @@ Result<int> run_pull(const cli::Invocation& invocation) {
   }
   TRY_ASSIGN(const fetch::ModelStore store, fetch::ModelStore::open(cache_folder()));
   TRY_ASSIGN(const std::string path, pull_model(store, spec));
-  limit_cache(invocation.values.integer("cache-limit"), path);
+  limit_cache(invocation.values.integer("cache-limit"), {path});
   std::printf("%s\n", path.c_str());
   return kExitDone;
 }

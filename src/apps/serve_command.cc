@@ -17,8 +17,10 @@ namespace {
 constexpr double kSignalPoll_s = 3600;
 constexpr int64_t kCloseTimeout_ms = 1000;  // for what is still to be written once all requests have ended
 
-openai::ApiConfig api_config(const OptionValues& values, const std::string& model) {
+openai::ApiConfig api_config(const OptionValues& values, const std::string& model, const LoadedModel& loaded) {
   openai::ApiConfig config;
+  config.defaults = loaded.sampling;
+  config.system_fingerprint = "fp_" + loaded.runner->fingerprint();
   config.served_names = values.texts("served-model-name");
   if (config.served_names.empty()) config.served_names = {model};
   for (const std::string& key : values.texts("api-key")) {
@@ -63,8 +65,8 @@ void drain(Serving& serving, double timeout_s) {
   serving.engine->begin_drain();
   const bool is_idle = serving.engine->wait_idle(timeout_s);
   if (!is_idle) log_warning("apps", "requests were still running at the end of the drain timeout and are broken off");
-  serving.server->stop(is_idle ? kCloseTimeout_ms : 0);
-  serving.engine->stop();
+  serving.engine->stop();  // what still runs ends with an error, which the clients are to get
+  serving.server->stop(kCloseTimeout_ms);
 }
 
 }  // namespace
@@ -77,7 +79,7 @@ Result<int> run_serve(const cli::Invocation& invocation) {
   // The port is taken first: a fault there should not cost the loading of a model. Meanwhile the gate answers.
   TRY_ASSIGN(serving.server, listen(values, serving.gate));
   TRY_ASSIGN(serving.model, load_model(model, values));
-  const openai::ApiConfig config = api_config(values, model);
+  const openai::ApiConfig config = api_config(values, model, serving.model);
   serving.engine = std::make_unique<engine::Engine>(
       engine_config(values, *serving.model.runner, config.served_names[0]), *serving.model.runner, serving.clock,
       serving.registry);

@@ -9,6 +9,7 @@
 #include "apps/cli/help_text.h"
 #include "apps/subcommands.h"
 #include "apps/version.h"
+#include "apps/wiring.h"
 #include "base/log.h"
 
 namespace tandem::apps {
@@ -58,6 +59,10 @@ int run(const std::vector<std::string>& args) {
   if (invocation->action == cli::Action::kHelp) {
     print(invocation->command == nullptr ? cli::overview_text() : cli::help_text(*invocation->command));
     return kExitDone;
+  }
+  if (const Status status = check_options(invocation->values); !status) {
+    std::fprintf(stderr, "tandem: %s\n", status.error().message.c_str());
+    return kExitUsage;
   }
   set_log_from(*invocation->command, invocation->values);
   for (const Subcommand& subcommand : kSubcommands) {

@@ -6,6 +6,7 @@
 
 #include "apps/model_source.h"
 #include "apps/model_text.h"
+#include "apps/model_view.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "plugins/cpu/cpu_plugin.h"
@@ -51,7 +52,58 @@ Status use_chat_template(const std::string& path, text::TextModel& model) {
   return Done{};
 }
 
+Result<openai::SamplingDefaults> sampling_defaults(const model::WeightFiles& files) {
+  if (files.is_gguf()) return openai::SamplingDefaults{};
+  const std::string path = files.directory() + "/generation_config.json";
+  const auto file = MappedFile::open(path);
+  if (!file) return openai::SamplingDefaults{};
+  const auto bytes = file.value().bytes();
+  auto defaults =
+      openai::parse_generation_config(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  if (!defaults) return std::move(defaults).error().during(path + " (see --generation-config)");
+  log_info("apps", "sampling where requests leave it open",
+           {{"temperature", fmt::format("{}", defaults->temperature)},
+            {"top_p", fmt::format("{}", defaults->top_p)},
+            {"top_k", fmt::format("{}", defaults->top_k)},
+            {"min_p", fmt::format("{}", defaults->min_p)},
+            {"repetition_penalty", fmt::format("{}", defaults->repetition_penalty)}});
+  return defaults;
+}
+
+void log_loaded(const std::string& path, const runner::ModelRunner& runner) {
+  log_info("apps", "model loaded",
+           {{"model", path},
+            {"device", runner.device_name()},
+            {"activations", activations_name(runner.activations())},
+            {"weight_bytes", std::to_string(runner.weight_bytes())},
+            {"packed", runner.packed_file().empty()       ? "in memory"
+                       : runner.weights_were_cached() ? "from the cache"
+                                                      : "into the cache"},
+            {"kv_blocks", std::to_string(runner.num_blocks())},
+            {"max_model_len", std::to_string(runner.max_model_len())},
+            {"fingerprint", runner.fingerprint()}});
+}
+
+// Blocks that prompts leave to sequences that grow: one each, as long as the longest prompt still fits beside them.
+uint32_t num_private_blocks(const sched::SchedulerConfig& config) {
+  const uint32_t for_longest = (config.max_model_len + config.block_size - 1) / config.block_size;
+  const uint32_t spare = config.num_blocks - std::min(config.num_blocks, for_longest);
+  return std::min(config.max_num_seqs, spare / 4);
+}
+
 }  // namespace
+
+Status check_options(const OptionValues& values) {
+  if (is_set(values, "block-size") && values.integer("block-size") % 16 != 0) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("--block-size {} is not a multiple of 16", values.integer("block-size"))};
+  }
+  if (is_set(values, "kv-memory") && is_set(values, "kv-blocks") &&
+      values.source("kv-memory") == values.source("kv-blocks")) {
+    return Error{ErrorCode::kInvalidArgument, "--kv-blocks and --kv-memory say the same; give one of them"};
+  }
+  return Done{};
+}
 
 Result<runner::RunnerOptions> runner_options(const OptionValues& values, const std::string& model_path) {
   runner::RunnerOptions options;
@@ -62,18 +114,14 @@ Result<runner::RunnerOptions> runner_options(const OptionValues& values, const s
   options.activations = activations_of(values.text("activations"));
   options.kv_type = kv_type_of(values.text("kv-cache-dtype"));
   options.quantization = quantization_of(values.text("quantization"));
+  TRY(check_options(values));
   options.block_tokens = integer_or(values, "block-size", 16);
-  if (options.block_tokens % 16 != 0) {
-    return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("--block-size {} is not a multiple of 16", options.block_tokens)};
-  }
-  options.num_kv_blocks = integer_or(values, "kv-blocks", 0);
-  if (is_set(values, "kv-memory")) {
-    options.kv_memory_bytes = static_cast<uint64_t>(values.integer("kv-memory"));
-    if (options.num_kv_blocks != 0) {
-      return Error{ErrorCode::kInvalidArgument, "--kv-blocks and --kv-memory say the same; give one of them"};
-    }
-  }
+  // Both say the pool's size: of a flag and a line in a file the flag counts.
+  const bool has_memory = is_set(values, "kv-memory");
+  const bool has_blocks = is_set(values, "kv-blocks");
+  const bool memory_wins = has_memory && (!has_blocks || values.source("kv-memory") > values.source("kv-blocks"));
+  if (memory_wins) options.kv_memory_bytes = static_cast<uint64_t>(values.integer("kv-memory"));
+  else options.num_kv_blocks = integer_or(values, "kv-blocks", 0);
   options.max_model_len = integer_or(values, "max-model-len", 0);
   options.max_sequences = integer_or(values, "max-num-seqs", options.max_sequences);
   options.max_batched_tokens = integer_or(values, "max-num-batched-tokens", options.max_batched_tokens);
@@ -96,10 +144,20 @@ Result<LoadedModel> load_model(const std::string& model, const OptionValues& val
   text_thread.join();
   if (!runner) return std::move(runner).error();
   if (!*text) return std::move(*text).error();
-  LoadedModel loaded{std::move(runner).value(), std::make_unique<text::TextModel>(std::move(*text).value())};
+  LoadedModel loaded{std::move(runner).value(), std::make_unique<text::TextModel>(std::move(*text).value()), {}};
   if (is_set(values, "chat-template")) TRY(use_chat_template(values.text("chat-template"), *loaded.text));
-  limit_cache(values.integer("cache-limit"), path);
+  if (is_set(values, "generation-config") && values.text("generation-config") == "auto") {
+    TRY_ASSIGN(loaded.sampling, sampling_defaults(files));
+  }
+  limit_cache_beside(values, path, *loaded.runner);
+  log_loaded(path, *loaded.runner);
   return loaded;
+}
+
+void limit_cache_beside(const OptionValues& values, const std::string& model_path, const runner::ModelRunner& runner) {
+  std::vector<std::string> kept = {model_path};
+  if (!runner.packed_file().empty()) kept.push_back(runner.packed_file());
+  limit_cache(values.integer("cache-limit"), kept);
 }
 
 engine::EngineConfig engine_config(const OptionValues& values, const runner::ModelRunner& runner,
@@ -116,6 +174,7 @@ engine::EngineConfig engine_config(const OptionValues& values, const runner::Mod
   if (is_set(values, "tpot-target-ms")) sched.tpot_target_ms = values.number("tpot-target-ms");
   sched.max_queue_length = integer_or(values, "max-queue-length", sched.max_queue_length);
   sched.max_queued_per_tenant = integer_or(values, "max-queue-per-key", sched.max_queued_per_tenant);
+  sched.num_private_blocks = num_private_blocks(sched);
   sched.eos_ids = runner.config().eos_ids;
   config.model_name = model_name;
   config.vocab_size = runner.vocab_size();

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "api/openai/request.h"
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/options.h"
@@ -16,17 +17,24 @@
 
 namespace tandem::apps {
 
-// Checks what a single option's range cannot: combinations. The model is not looked at.
+// Checks what a single option's range cannot: combinations. Options that `values` does not declare are fine.
+Status check_options(const OptionValues& values);
+
+// The model is not looked at.
 Result<runner::RunnerOptions> runner_options(const OptionValues& values, const std::string& model_path);
 
 struct LoadedModel {
   std::unique_ptr<runner::ModelRunner> runner;
   std::unique_ptr<text::TextModel> text;  // borrowed by the API: keeps its address
+  openai::SamplingDefaults sampling;      // of API requests that leave it open
 };
 
 // Finds MODEL, maps its files, and loads weights and tokenizer side by side. With --chat-template that template takes
 // the place of the model's.
 Result<LoadedModel> load_model(const std::string& model, const OptionValues& values);
+
+// Applies --cache-limit, but to nothing that this model needs.
+void limit_cache_beside(const OptionValues& values, const std::string& model_path, const runner::ModelRunner& runner);
 
 // Needs the scheduling and KV options; those that `values` does not declare keep their defaults.
 engine::EngineConfig engine_config(const OptionValues& values, const runner::ModelRunner& runner,

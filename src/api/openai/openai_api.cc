@@ -220,7 +220,7 @@ void OpenAiApi::prepare(const std::shared_ptr<Call>& call, bool is_chat) {
   setup.tenant = call->tenant;
   const std::string& model = setup.options.model;
   setup.head = {is_chat, (is_chat ? "chatcmpl-" : "cmpl-") + call->id, std::time(nullptr),
-                model.empty() ? config_.served_names[0] : model};
+                model.empty() ? config_.served_names[0] : model, config_.system_fingerprint};
   setup.seed = setup.options.seed ? *setup.options.seed : next_seed();
   setup.arrival_ns = call->arrival_ns;
   setup.ticket = std::move(call->ticket);

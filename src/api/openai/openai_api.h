@@ -36,6 +36,7 @@ struct ApiConfig {
   uint32_t max_logprobs = 64;
   bool parse_special = true;  // raw prompts may hold control tokens, where the request does not say no
   SamplingDefaults defaults;
+  std::string system_fingerprint;      // in answers; empty: left out
   std::optional<uint64_t> seed;        // where requests have none; absent: random
   int64_t ping_interval_ms = 15'000;   // of comments in silent streams; 0: none
   size_t worker_body_bytes = 8 << 10;  // bodies over it are read and tokenized off the I/O thread

@@ -38,7 +38,9 @@ void ReplyFormat::begin(JsonWriter& json, bool is_chunk) const {
                                   : is_chunk     ? "chat.completion.chunk"
                                                  : "chat.completion";
   json.begin_object().key("id").string(head_.id).key("object").string(object);
-  json.key("created").integer(head_.created).key("model").string(head_.model).key("choices").begin_array();
+  json.key("created").integer(head_.created).key("model").string(head_.model);
+  if (!head_.system_fingerprint.empty()) json.key("system_fingerprint").string(head_.system_fingerprint);
+  json.key("choices").begin_array();
 }
 
 std::string ReplyFormat::finish_chunk(JsonWriter& json, const Usage& usage,

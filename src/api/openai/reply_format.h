@@ -41,6 +41,7 @@ struct ReplyHead {
   std::string id;
   int64_t created = 0;  // Unix seconds
   std::string model;
+  std::string system_fingerprint;  // of the numerics: equal ones give equal answers. Empty: left out
 };
 
 class ReplyFormat {

@@ -97,6 +97,15 @@ Parsed<CompletionRequest> parse_completion_request(std::string_view body, const 
   return result_of(fields, std::move(request));
 }
 
+Result<SamplingDefaults> parse_generation_config(std::string_view json) {
+  TRY_ASSIGN(const JsonValue config, JsonValue::parse(json));
+  if (!config.if_object()) return Error{ErrorCode::kCorrupt, "expected a JSON object"};
+  FieldReader fields(config);
+  const SamplingDefaults defaults = read_defaults(fields, {});
+  if (fields.has_failed()) return Error{ErrorCode::kCorrupt, fields.error().message};
+  return defaults;
+}
+
 Parsed<TokenizeRequest> parse_tokenize_request(std::string_view body) {
   auto json = parse_body(body);
   if (const ApiError* error = std::get_if<ApiError>(&json)) return *error;

@@ -25,7 +25,7 @@ struct RequestLimits {
   uint32_t max_answers = 1024;  // prompts times n
 };
 
-// Sampling where the request says nothing: the model's generation_config, or the neutral values.
+// Sampling where the request says nothing: the model's generation_config.json, or these neutral values.
 struct SamplingDefaults {
   float temperature = 1.0f;
   float top_p = 1.0f;
@@ -95,6 +95,10 @@ struct DetokenizeRequest {
   std::string model;
   std::vector<TokenId> tokens;
 };
+
+// The sampling values of a model's generation_config.json; what it does not name stays neutral. kCorrupt names the
+// field.
+Result<SamplingDefaults> parse_generation_config(std::string_view json);
 
 // A value or what to tell the client.
 template <class T>

@@ -64,11 +64,12 @@ std::vector<std::pair<TokenId, float>> read_logit_bias(FieldReader& fields, uint
 
 void read_sampling(FieldReader& fields, const RequestLimits& limits, const SamplingDefaults& defaults,
                    SamplingParams& sampling) {
-  sampling.temperature = fields.number("temperature", defaults.temperature, {0, 2});
-  sampling.top_p = fields.number("top_p", defaults.top_p, {0, 1});
-  sampling.top_k = fields.integer("top_k", defaults.top_k, -1, INT64_MAX);
-  sampling.min_p = fields.number("min_p", defaults.min_p, {0, 1});
-  sampling.repetition_penalty = fields.number("repetition_penalty", defaults.repetition_penalty, {0.01, 100});
+  const SamplingDefaults chosen = read_defaults(fields, defaults);
+  sampling.temperature = chosen.temperature;
+  sampling.top_p = chosen.top_p;
+  sampling.top_k = chosen.top_k;
+  sampling.min_p = chosen.min_p;
+  sampling.repetition_penalty = chosen.repetition_penalty;
   sampling.presence_penalty = fields.number("presence_penalty", 0, {-2, 2});
   sampling.frequency_penalty = fields.number("frequency_penalty", 0, {-2, 2});
   sampling.logit_bias = read_logit_bias(fields, limits.vocab_size);
@@ -122,6 +123,16 @@ void read_streaming(FieldReader& fields, GenerationOptions& options) {
 }
 
 }  // namespace
+
+SamplingDefaults read_defaults(FieldReader& fields, const SamplingDefaults& otherwise) {
+  SamplingDefaults out;
+  out.temperature = fields.number("temperature", otherwise.temperature, {0, 2});
+  out.top_p = fields.number("top_p", otherwise.top_p, {0, 1});
+  out.top_k = fields.integer("top_k", otherwise.top_k, -1, INT64_MAX);
+  out.min_p = fields.number("min_p", otherwise.min_p, {0, 1});
+  out.repetition_penalty = fields.number("repetition_penalty", otherwise.repetition_penalty, {0.01, 100});
+  return out;
+}
 
 GenerationOptions read_options(FieldReader& fields, const RequestLimits& limits, const SamplingDefaults& defaults) {
   GenerationOptions options;

@@ -6,6 +6,9 @@
 
 namespace tandem::openai {
 
+// The fields that generation_config.json has as well, in the ranges that requests have.
+SamplingDefaults read_defaults(FieldReader& fields, const SamplingDefaults& otherwise);
+
 GenerationOptions read_options(FieldReader& fields, const RequestLimits& limits, const SamplingDefaults& defaults);
 
 // The body as an object, or 400.

@@ -43,6 +43,21 @@ TEST_CASE("an absent field, null and unknown fields change nothing") {
   CHECK(request->options.stops.empty());
 }
 
+TEST_CASE("a model's generation_config.json gives defaults in the ranges of requests") {
+  auto defaults = parse_generation_config(
+      R"({"do_sample":true,"eos_token_id":[1,2],"temperature":0.6,"top_p":0.9,"top_k":20,"max_new_tokens":2048})");
+  REQUIRE(bool(defaults));
+  CHECK(defaults->temperature == 0.6f);
+  CHECK(defaults->top_p == 0.9f);
+  CHECK(defaults->top_k == 20);
+  CHECK(defaults->min_p == 0);
+  CHECK(defaults->repetition_penalty == 1);
+  CHECK(parse_generation_config("{}")->temperature == 1);
+  CHECK(parse_generation_config(R"({"top_p":7})").error().message == "top_p: expected a number from 0 to 1, got 7");
+  CHECK(!parse_generation_config("[]"));
+  CHECK(!parse_generation_config("{"));
+}
+
 TEST_CASE("all fields arrive") {
   const auto parsed = parse_chat_request(
       R"({"messages":[{"role":"user","content":"x"}],"model":"m","temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.1,

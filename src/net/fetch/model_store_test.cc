@@ -229,6 +229,22 @@ TEST_CASE("over the limit the least recently used goes first, and never what is 
   CHECK(store.enforce_limit(0, {cache.path() + "/packed/abc", cache.path() + "/models/new.gguf"}) == 0);
 }
 
+TEST_CASE("what is in use is kept by whatever path it is named, and is young afterwards") {
+  Cache cache;
+  const ModelStore store = cache.store();
+  cache.write("models/used.gguf", 100, 1000);
+  cache.write("models/other.gguf", 100, 2000);
+  cache.write("packed/used.pack", 100, 1000);
+  cache.write("packed/other.pack", 100, 2000);
+  const std::vector<std::string> used = {cache.path() + "/models/../models/used.gguf",
+                                         cache.path() + "/packed/./used.pack"};
+  CHECK(store.enforce_limit(400, used) == 0);
+  CHECK(store.enforce_limit(200, {}) == 200);  // without being named: the others are older by now
+  CHECK(cache.has("models/used.gguf"));
+  CHECK(cache.has("packed/used.pack"));
+  CHECK(store.enforce_limit(0, used) == 0);
+}
+
 TEST_CASE("finding a model keeps it young") {
   Cache cache;
   const ModelStore store = cache.store();

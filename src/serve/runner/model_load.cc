@@ -19,6 +19,12 @@ namespace {
 
 constexpr double kKvShare = 0.4;
 
+// Mapped weights are cached file pages, which the system counts as available: but every step needs them.
+uint64_t memory_beside(const PackedWeights& weights) {
+  const uint64_t available = available_memory_bytes();
+  return weights.cache_file().empty() ? available : available - std::min(available, weights.size_bytes());
+}
+
 graph::RowBytes row_bytes_of(const device::Device& device) {
   return [&device](td_format format, uint32_t columns) { return device.row_bytes(format, columns); };
 }
@@ -90,7 +96,7 @@ Status ModelRunner::choose_kv(const RunnerOptions& options) {
   if (num_blocks == 0) {
     const uint64_t memory = options.kv_memory_bytes != 0
                                 ? options.kv_memory_bytes
-                                : static_cast<uint64_t>(kKvShare * static_cast<double>(available_memory_bytes()));
+                                : static_cast<uint64_t>(kKvShare * static_cast<double>(memory_beside(weights_)));
     num_blocks = memory / kv_layout_.block_stride;
     // More than every sequence at full length is never used.
     const uint64_t blocks_per_sequence = (max_model_len_ + options.block_tokens - 1) / options.block_tokens;
@@ -104,8 +110,8 @@ Status ModelRunner::choose_kv(const RunnerOptions& options) {
   num_blocks_ = static_cast<uint32_t>(std::min<uint64_t>(num_blocks, UINT32_MAX - 1));
   const uint64_t pool_tokens = uint64_t{num_blocks_} * options.block_tokens;
   if (pool_tokens < max_model_len_) {
-    log_info("serve/runner", "context lowered to what the KV pool holds",
-             {{"from", std::to_string(max_model_len_)}, {"to", std::to_string(pool_tokens)}});
+    log_warning("serve/runner", "context lowered to what the KV pool holds",
+                {{"from", std::to_string(max_model_len_)}, {"to", std::to_string(pool_tokens)}});
     max_model_len_ = static_cast<uint32_t>(pool_tokens);
   }
   TRY_ASSIGN(kv_, device_.alloc(uint64_t{num_blocks_} * kv_layout_.block_stride));

@@ -35,7 +35,7 @@ struct RunnerOptions {
   td_quantization quantization = TD_QUANTIZE_NONE;
   uint32_t block_tokens = 16;
   uint32_t num_kv_blocks = 0;               // 0: from kv_memory_bytes
-  uint64_t kv_memory_bytes = 0;             // 0: 40 % of what is available after the weights
+  uint64_t kv_memory_bytes = 0;             // 0: 40 % of what is available beside the weights
   uint32_t max_model_len = 0;               // 0: the model's
   uint32_t max_batched_tokens = 512;
   uint32_t max_sequences = 64;
@@ -70,6 +70,7 @@ class ModelRunner final : public sched::StepExecutor {
   std::string device_name() const { return device_.properties().name; }
   uint64_t weight_bytes() const { return weights_.size_bytes(); }
   bool weights_were_cached() const { return weights_.was_cached(); }
+  std::string packed_file() const { return weights_.cache_file(); }  // empty: none is mapped
   model::Activations activations() const { return activations_; }
 
  private:

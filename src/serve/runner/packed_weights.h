@@ -29,6 +29,8 @@ class PackedWeights {
   const std::vector<td_weight>& of_graph(size_t index) const { return weights_[index]; }
   uint64_t size_bytes() const { return size_bytes_; }
   bool was_cached() const { return was_cached_; }
+  // The cache file that is mapped; empty: the weights are in the device's memory.
+  std::string cache_file() const { return files_.empty() ? std::string() : files_.front().path(); }
 
  private:
   std::vector<std::vector<td_weight>> weights_;                  // by graph

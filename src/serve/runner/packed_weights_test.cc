@@ -112,6 +112,7 @@ TEST_CASE("the first start packs and writes, later ones map and pack the derived
   for (int start = 0; start < 2; ++start) {
     const PackedWeights weights = rig.pack(graphs, cached(folder));
     CHECK(weights.was_cached());
+    CHECK(weights.cache_file() == folder.path(files[0]));
     CHECK(rig.num_packed() == 1);
     check_contents(weights);
   }
@@ -124,6 +125,7 @@ TEST_CASE("without a cache, and on devices whose memory the host does not see, t
     rig.fake.properties().host_visible = is_host_visible ? 1 : 0;
     const PackedWeights weights = rig.pack(Graphs(), {});
     CHECK(!weights.was_cached());
+    CHECK(weights.cache_file().empty());
     check_contents(weights);
     const auto& calls = rig.fake.calls();
     const auto num_copies = std::count_if(calls.begin(), calls.end(), [](const std::string& call) {
