@@ -38,7 +38,7 @@ Engine::Engine(const EngineConfig& config, sched::StepExecutor& executor, const 
       gate_(config.sched),
       mailbox_(kMailboxLimit),
       dump_slot_(std::make_unique<DumpSlot>()),
-      metrics_(metrics, config.model_name),
+      metrics_(metrics, config.model_name, config.sched),
       scheduler_(config.sched) {
   update_levels();
 }

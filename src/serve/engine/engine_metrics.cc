@@ -22,19 +22,33 @@ double seconds_between(int64_t from_ns, int64_t to_ns) { return static_cast<doub
 
 }  // namespace
 
-EngineMetrics::EngineMetrics(MetricRegistry& registry, const std::string& model_name)
+EngineMetrics::EngineMetrics(MetricRegistry& registry, const std::string& model_name,
+                             const sched::SchedulerConfig& config)
     : registry_(registry),
       labels_({{"model_name", model_name}, {"engine", "0"}}),
       running_(registry_.gauge("vllm:num_requests_running", "Sequences that hold KV blocks.", labels_)),
       waiting_(registry_.gauge("vllm:num_requests_waiting", "Sequences that wait for a place in a step.", labels_)),
+      waiting_for_room_(registry_.gauge("vllm:num_requests_waiting_by_reason", "Sequences that wait, by what for.",
+                                        with(labels_, "reason", "capacity"))),
       kv_usage_(registry_.gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", labels_)),
       kv_usage_old_(registry_.gauge("vllm:gpu_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", labels_)),
       prefix_queries_(registry_.counter("vllm:prefix_cache_queries_total",
                                         "Prompt tokens looked up in the prefix cache.", labels_)),
       prefix_hits_(registry_.counter("vllm:prefix_cache_hits_total",
                                      "Prompt tokens found in the prefix cache.", labels_)),
+      prefix_queries_old_(registry_.counter("vllm:gpu_prefix_cache_queries_total",
+                                            "Prompt tokens looked up in the prefix cache.", labels_)),
+      prefix_hits_old_(registry_.counter("vllm:gpu_prefix_cache_hits_total",
+                                         "Prompt tokens found in the prefix cache.", labels_)),
       preemptions_(registry_.counter("vllm:num_preemptions_total", "Sequences preempted.", labels_)),
-      prompt_tokens_(registry_.counter("vllm:prompt_tokens_total", "Prompt tokens computed.", labels_)),
+      prompt_tokens_(registry_.counter("vllm:prompt_tokens_total", "Prompt tokens computed or taken from a cache.",
+                                       labels_)),
+      prompt_tokens_computed_(registry_.counter("vllm:prompt_tokens_by_source_total",
+                                                "Prompt tokens by where their KV came from.",
+                                                with(labels_, "source", "local_compute"))),
+      prompt_tokens_from_cache_(registry_.counter("vllm:prompt_tokens_by_source_total",
+                                                  "Prompt tokens by where their KV came from.",
+                                                  with(labels_, "source", "local_cache_hit"))),
       generation_tokens_(registry_.counter("vllm:generation_tokens_total", "Tokens generated.", labels_)),
       recomputed_tokens_(registry_.counter("vllm:prompt_tokens_recomputed_total",
                                            "Tokens whose KV was given up by preemption.", labels_)),
@@ -60,13 +74,27 @@ EngineMetrics::EngineMetrics(MetricRegistry& registry, const std::string& model_
       queued_requests_(registry_.gauge("tandem_queued_requests", "Requests submitted and not yet in any step.")),
       free_blocks_(registry_.gauge("tandem_kv_blocks", "KV blocks by state.", with({}, "state", "free"))),
       cached_blocks_(registry_.gauge("tandem_kv_blocks", "KV blocks by state.", with({}, "state", "cached"))),
-      owned_blocks_(registry_.gauge("tandem_kv_blocks", "KV blocks by state.", with({}, "state", "owned"))) {}
+      owned_blocks_(registry_.gauge("tandem_kv_blocks", "KV blocks by state.", with({}, "state", "owned"))) {
+  declare_cache(config);
+}
+
+// Facts as labels, as vLLM's dashboards read them.
+void EngineMetrics::declare_cache(const sched::SchedulerConfig& config) {
+  Labels labels = labels_;
+  labels.emplace_back("block_size", std::to_string(config.block_size));
+  labels.emplace_back("num_gpu_blocks", std::to_string(config.num_blocks));
+  labels.emplace_back("enable_prefix_caching", config.enable_prefix_caching ? "True" : "False");
+  registry_.gauge("vllm:cache_config_info", "How the KV pool is made up; always 1.", labels).set(1);
+}
 
 void EngineMetrics::on_totals(const sched::Scheduler& scheduler) {
   const sched::SchedulerCounts now = scheduler.counts();
-  prefix_queries_.add(now.prefix_queries_tokens - seen_.prefix_queries_tokens);
-  prefix_hits_.add(now.prefix_hits_tokens - seen_.prefix_hits_tokens);
-  cached_tokens_.add(now.prefix_hits_tokens - seen_.prefix_hits_tokens);
+  const uint64_t num_queried = now.prefix_queries_tokens - seen_.prefix_queries_tokens;
+  for (Counter* queries : {&prefix_queries_, &prefix_queries_old_}) queries->add(num_queried);
+  const uint64_t num_hit = now.prefix_hits_tokens - seen_.prefix_hits_tokens;
+  for (Counter* hits : {&prefix_hits_, &prefix_hits_old_, &cached_tokens_, &prompt_tokens_from_cache_, &prompt_tokens_}) {
+    hits->add(num_hit);
+  }
   preemptions_.add(now.num_preemptions - seen_.num_preemptions);
   recomputed_tokens_.add(now.num_recomputed_tokens - seen_.num_recomputed_tokens);
   evictions_.add(scheduler.pool().num_evictions() - evictions_seen_);
@@ -80,6 +108,7 @@ void EngineMetrics::on_levels(const sched::Scheduler& scheduler, uint32_t num_qu
   const double usage = pool.num_blocks() == 0 ? 0 : static_cast<double>(pool.num_owned()) / pool.num_blocks();
   running_.set(now.num_running);
   waiting_.set(now.num_waiting);
+  waiting_for_room_.set(now.num_waiting);
   queued_requests_.set(num_queued);
   kv_usage_.set(usage);
   kv_usage_old_.set(usage);
@@ -91,6 +120,7 @@ void EngineMetrics::on_levels(const sched::Scheduler& scheduler, uint32_t num_qu
 void EngineMetrics::on_step(const sched::Scheduler& scheduler, const sched::CommitResult& result, double seconds) {
   on_totals(scheduler);
   prompt_tokens_.add(result.num_prompt_tokens);
+  prompt_tokens_computed_.add(result.num_prompt_tokens);
   generation_tokens_.add(result.num_output_tokens);
   const cost::StepShape& shape = scheduler.shape();
   step_tokens_.observe(static_cast<double>(shape.num_prefill_tokens + shape.num_decode_rows));

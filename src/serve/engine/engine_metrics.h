@@ -21,7 +21,7 @@ struct RequestTimes {
 
 class EngineMetrics {
  public:
-  EngineMetrics(MetricRegistry& registry, const std::string& model_name);
+  EngineMetrics(MetricRegistry& registry, const std::string& model_name, const sched::SchedulerConfig& config);
 
   void on_step(const sched::Scheduler& scheduler, const sched::CommitResult& result, double seconds);
   void on_levels(const sched::Scheduler& scheduler, uint32_t num_queued);  // also when nothing runs
@@ -32,17 +32,23 @@ class EngineMetrics {
 
  private:
   void on_totals(const sched::Scheduler& scheduler);
+  void declare_cache(const sched::SchedulerConfig& config);
 
   MetricRegistry& registry_;
   Labels labels_;
   Gauge& running_;
   Gauge& waiting_;
+  Gauge& waiting_for_room_;
   Gauge& kv_usage_;
   Gauge& kv_usage_old_;
   Counter& prefix_queries_;
   Counter& prefix_hits_;
+  Counter& prefix_queries_old_;
+  Counter& prefix_hits_old_;
   Counter& preemptions_;
   Counter& prompt_tokens_;
+  Counter& prompt_tokens_computed_;
+  Counter& prompt_tokens_from_cache_;
   Counter& generation_tokens_;
   Counter& recomputed_tokens_;
   Counter& cached_tokens_;

@@ -319,7 +319,15 @@ TEST_CASE("metrics say what happened, under our names and vLLM's") {
     CHECK(text.find(std::string("\n") + line) != std::string::npos);
   }
   const Labels as = {{"model_name", ""}, {"engine", "0"}};
-  CHECK(bench.metrics.counter("vllm:prompt_tokens_total", "Prompt tokens computed.", as).value() == 40 + 8);
+  CHECK(bench.metrics.counter("vllm:prompt_tokens_total", "Prompt tokens computed or taken from a cache.", as).value() ==
+        40 + 40);
+  for (const char* line :
+       {"vllm:prompt_tokens_by_source_total{model_name=\"\",engine=\"0\",source=\"local_compute\"} 48\n",
+        "vllm:prompt_tokens_by_source_total{model_name=\"\",engine=\"0\",source=\"local_cache_hit\"} 32\n",
+        "vllm:cache_config_info{model_name=\"\",engine=\"0\",block_size=\"16\","}) {
+    CAPTURE(line);
+    CHECK(text.find(std::string("\n") + line) != std::string::npos);
+  }
   CHECK(bench.metrics.counter("vllm:generation_tokens_total", "Tokens generated.", as).value() == 8);
   CHECK(bench.metrics
             .counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", as)
