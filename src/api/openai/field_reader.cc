@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace tandem::openai {
@@ -13,12 +14,34 @@ std::string shown(const JsonValue& value) {
   return std::string(value.kind_name());
 }
 
+// 16.0 is an integer too: some clients know no other numbers.
+bool as_whole(const JsonValue& value, int64_t& out) {
+  if (value.as_int64(out)) return true;
+  constexpr double kLargest = 9007199254740992.0;  // 2^53: above it a double is no longer one integer
+  double number = 0;
+  if (value.is_integer() || !value.as_double(number)) return false;
+  if (!(std::fabs(number) <= kLargest) || number != std::floor(number)) return false;
+  out = static_cast<int64_t>(number);
+  return true;
+}
+
 }  // namespace
 
 const JsonValue* FieldReader::get(std::string_view name) const {
   if (error_) return nullptr;
+  asked_.emplace_back(name);
   const JsonValue* value = object_.find(name);
   return value && !value->is_null() ? value : nullptr;
+}
+
+std::vector<std::string_view> FieldReader::unread() const {
+  std::vector<std::string_view> names;
+  const JsonValue::Object* members = object_.if_object();
+  if (!members) return names;
+  for (const auto& [name, value] : *members) {
+    if (std::find(asked_.begin(), asked_.end(), name) == asked_.end()) names.push_back(name);
+  }
+  return names;
 }
 
 void FieldReader::fail(std::string_view name, std::string message) {
@@ -58,7 +81,7 @@ int64_t FieldReader::integer(std::string_view name, int64_t otherwise, int64_t l
   const JsonValue* value = get(name);
   if (!value) return otherwise;
   int64_t number = 0;
-  if (value->as_int64(number) && number >= low && number <= high) return number;
+  if (as_whole(*value, number) && number >= low && number <= high) return number;
   if (high == INT64_MAX)
     fail_kind(name, fmt::format("an integer not below {}", low), *value);
   else
@@ -70,7 +93,13 @@ std::optional<uint64_t> FieldReader::optional_unsigned(std::string_view name, ui
   const JsonValue* value = get(name);
   if (!value) return std::nullopt;
   uint64_t number = 0;
-  if (value->as_uint64(number) && number >= low) return number;
+  int64_t whole = 0;
+  bool is_good = value->as_uint64(number);
+  if (!is_good && as_whole(*value, whole) && whole >= 0) {
+    number = static_cast<uint64_t>(whole);
+    is_good = true;
+  }
+  if (is_good && number >= low) return number;
   fail_kind(name, fmt::format("an integer not below {}", low), *value);
   return std::nullopt;
 }

@@ -28,9 +28,13 @@ class FieldReader {
   // The member, or null when it is absent, null, or an earlier read failed.
   const JsonValue* get(std::string_view name) const;
 
+  // Members that nobody has asked for yet, in the order of the text.
+  std::vector<std::string_view> unread() const;
+
   bool flag(std::string_view name, bool otherwise);
   std::optional<bool> optional_flag(std::string_view name);
   float number(std::string_view name, float otherwise, Range range);
+  // Integers may also be written as 16.0.
   int64_t integer(std::string_view name, int64_t otherwise, int64_t low, int64_t high);
   std::optional<uint64_t> optional_unsigned(std::string_view name, uint64_t low);
   std::string text(std::string_view name);
@@ -51,6 +55,7 @@ class FieldReader {
  private:
   const JsonValue& object_;
   std::string path_;
+  mutable std::vector<std::string> asked_;
   std::optional<ApiError> error_;
 };
 

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "api/openai/chat_messages.h"
 #include "api/openai/request_options.h"
+#include "base/log.h"
 
 namespace tandem::openai {
 namespace {
@@ -54,9 +57,23 @@ void read_chat_logprobs(FieldReader& fields, const RequestLimits& limits, Genera
   if (has_logprobs) options.sampling.num_logprobs = top;
 }
 
+constexpr size_t kMaxNamesLogged = 8;
+constexpr size_t kMaxNameBytesLogged = 40;
+
+// Who wonders why a field does nothing finds it in the log.
+void log_unread(const FieldReader& fields) {
+  std::string names;
+  const std::vector<std::string_view> unread = fields.unread();
+  for (size_t i = 0; i < std::min(unread.size(), kMaxNamesLogged); ++i) {
+    names += (i > 0 ? "," : "") + std::string(unread[i].substr(0, kMaxNameBytesLogged));
+  }
+  if (!names.empty()) log_line(LogLevel::kDebug, "api/openai", "fields are ignored", {{"names", names}});
+}
+
 template <class T>
 Parsed<T> result_of(const FieldReader& fields, T request) {
   if (fields.has_failed()) return fields.error();
+  log_unread(fields);
   return request;
 }
 

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "api/openai/field_reader.h"
 #include "base/utf8.h"
 
 namespace tandem::openai {
@@ -41,6 +42,27 @@ TEST_CASE("an absent field, null and unknown fields change nothing") {
   CHECK(!request->options.seed);
   CHECK(request->options.num_choices == 1);
   CHECK(request->options.stops.empty());
+}
+
+TEST_CASE("integers may be written with a fraction of zero; members that nobody reads are known") {
+  const auto parsed =
+      parse_completion_request(R"({"prompt":"x","max_tokens":16.0,"n":2.0,"top_k":4e1})", kLimits, {});
+  const auto* request = std::get_if<CompletionRequest>(&parsed);
+  REQUIRE(request);
+  CHECK(request->options.max_tokens == 16u);
+  CHECK(request->options.num_choices == 2);
+  CHECK(request->options.sampling.top_k == 40);
+  CHECK(chat_fault(R"("max_tokens":1.5)") == "max_tokens: expected an integer not below 0, got 1.5");
+  CHECK(chat_fault(R"("max_tokens":1e300)") != "accepted");
+  CHECK(chat_fault(R"("max_tokens":-1.0)") != "accepted");
+  CHECK(chat_fault(R"("n":1.5)") != "accepted");
+
+  const auto json = JsonValue::parse(R"({"a":1,"b":null,"c":[]})");
+  REQUIRE(bool(json));
+  FieldReader fields(json.value());
+  fields.integer("a", 0, 0, 9);
+  fields.flag("d", false);
+  CHECK(fields.unread() == std::vector<std::string_view>{"b", "c"});
 }
 
 TEST_CASE("a model's generation_config.json gives defaults in the ranges of requests") {
