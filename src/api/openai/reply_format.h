@@ -51,8 +51,8 @@ class ReplyFormat {
 
   std::string whole(const std::vector<WholeChoice>& choices, const Usage& usage) const;
 
-  // Events. `prompt`: its ids, in the choice's first event when they were asked for; else null. They stand in the choice,
-  // but in a chat beside the choices, which all have the same prompt.
+  // Events. `prompt`: its ids, in the choice's first event when they were asked for; else null. They stand in the
+  // choice, but in a chat beside the choices, which all have the same prompt.
   std::string role_event(size_t choice, const Usage& usage, const std::vector<TokenId>* prompt) const;
   // One token, or the echoed prompt's.
   std::string tokens_event(size_t choice, std::string_view text, std::span<const ShownToken> tokens, const Usage& usage,

@@ -92,9 +92,10 @@ void EngineMetrics::on_totals(const sched::Scheduler& scheduler) {
   const uint64_t num_queried = now.prefix_queries_tokens - seen_.prefix_queries_tokens;
   for (Counter* queries : {&prefix_queries_, &prefix_queries_old_}) queries->add(num_queried);
   const uint64_t num_hit = now.prefix_hits_tokens - seen_.prefix_hits_tokens;
-  for (Counter* hits : {&prefix_hits_, &prefix_hits_old_, &cached_tokens_, &prompt_tokens_from_cache_, &prompt_tokens_}) {
+  for (Counter* hits : {&prefix_hits_, &prefix_hits_old_, &cached_tokens_, &prompt_tokens_from_cache_}) {
     hits->add(num_hit);
   }
+  prompt_tokens_.add(num_hit);
   preemptions_.add(now.num_preemptions - seen_.num_preemptions);
   recomputed_tokens_.add(now.num_recomputed_tokens - seen_.num_recomputed_tokens);
   evictions_.add(scheduler.pool().num_evictions() - evictions_seen_);

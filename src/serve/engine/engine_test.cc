@@ -319,8 +319,8 @@ TEST_CASE("metrics say what happened, under our names and vLLM's") {
     CHECK(text.find(std::string("\n") + line) != std::string::npos);
   }
   const Labels as = {{"model_name", ""}, {"engine", "0"}};
-  CHECK(bench.metrics.counter("vllm:prompt_tokens_total", "Prompt tokens computed or taken from a cache.", as).value() ==
-        40 + 40);
+  const char* help = "Prompt tokens computed or taken from a cache.";
+  CHECK(bench.metrics.counter("vllm:prompt_tokens_total", help, as).value() == 40 + 40);
   for (const char* line :
        {"vllm:prompt_tokens_by_source_total{model_name=\"\",engine=\"0\",source=\"local_compute\"} 48\n",
         "vllm:prompt_tokens_by_source_total{model_name=\"\",engine=\"0\",source=\"local_cache_hit\"} 32\n",
