@@ -20,6 +20,7 @@ namespace tandem::e2e {
 namespace {
 
 constexpr uint32_t kNumRequests = 64;
+constexpr uint32_t kFewRequests = 2;
 constexpr uint32_t kPoolTokens = 8192;
 
 // What a request answered, by choice.
@@ -53,6 +54,7 @@ struct Way {
   uint32_t passes_over_cache = 1;  // with caching: 2 runs everything again on a warm cache
   uint32_t preempt_every = 0;
   runner::KvType kv_type = runner::KvType::kAuto;
+  uint32_t num_requests = kNumRequests;
 };
 
 struct Model {
@@ -61,6 +63,8 @@ struct Model {
   uint32_t prompt_base = 0;  // shortest prompt
   uint32_t prompt_span = 0;
   uint32_t num_new = 0;
+  uint32_t num_scalar_requests = kNumRequests;  // plain loops take seconds a request on a real model
+  uint32_t num_other_kv_requests = kNumRequests;  // with KV other than bf16
 };
 
 // Deterministic pseudo-random ids; a third of the requests share a long beginning.
@@ -112,7 +116,7 @@ std::vector<Answer> run(const Model& model, const Way& way) {
       }
       for (const auto& sink : sinks) TANDEM_CHECK(sink->is_done);
     };
-    for (uint32_t i = 0; i < kNumRequests; ++i) {
+    for (uint32_t i = 0; i < way.num_requests; ++i) {
       sched::Request request = make_request(model, runner->vocab_size(), i);
       sinks.push_back(std::make_shared<Collector>(request.num_choices));
       auto id = engine.submit(std::move(request), sinks.back());
@@ -125,13 +129,13 @@ std::vector<Answer> run(const Model& model, const Way& way) {
     if (pass > 0) {
       uint32_t num_hits = 0;
       for (const auto& sink : sinks) num_hits += sink->num_cached > 0 ? 1 : 0;
-      CHECK(num_hits > kNumRequests / 2);
+      CHECK(num_hits > way.num_requests / 2);
     }
   }
   return answers;
 }
 
-std::vector<Way> ways(runner::KvType kv_type) {
+std::vector<Way> ways(const Model& model, runner::KvType kv_type) {
   std::vector<Way> all = {
       {.name = "all together"},
       {.name = "chunks of 7", .forced_chunk = 7},
@@ -148,9 +152,14 @@ std::vector<Way> ways(runner::KvType kv_type) {
     if (!kernels::is_supported(isa) || isa == kernels::best_isa()) continue;
     Way way;
     way.name = way.isa = std::string(kernels::isa_name(isa));
+    if (isa == Isa::kScalar) way.num_requests = model.num_scalar_requests;
     all.push_back(way);
   }
-  for (Way& way : all) way.kv_type = kv_type;
+  for (Way& way : all) {
+    way.kv_type = kv_type;
+    if (kv_type == runner::KvType::kBF16) continue;
+    way.num_requests = std::max(kFewRequests, way.num_requests * model.num_other_kv_requests / kNumRequests);
+  }
   return all;
 }
 
@@ -158,17 +167,18 @@ void check_model(const Model& model) {
   for (runner::KvType kv_type : {runner::KvType::kBF16, runner::KvType::kF32, runner::KvType::kInt8}) {
     Way alone{.name = "alone", .is_alone = true};
     alone.kv_type = kv_type;
+    if (kv_type != runner::KvType::kBF16) alone.num_requests = model.num_other_kv_requests;
     const std::vector<Answer> expected = run(model, alone);
     // The test is worth something only when requests differ: no two may answer alike by accident of a dead model.
     std::map<Answer, int> distinct;
     for (const Answer& answer : expected) ++distinct[answer];
-    CHECK(distinct.size() > kNumRequests / 2);
-    for (const Way& way : ways(kv_type)) {
+    CHECK(distinct.size() > alone.num_requests / 2);
+    for (const Way& way : ways(model, kv_type)) {
       CAPTURE(model.name);
       CAPTURE(way.name);
       CAPTURE(static_cast<int>(kv_type));
       const std::vector<Answer> got = run(model, way);
-      for (uint32_t i = 0; i < kNumRequests; ++i) {
+      for (uint32_t i = 0; i < way.num_requests; ++i) {
         CAPTURE(i);
         CHECK(got[i] == expected[i]);
       }
@@ -186,7 +196,9 @@ TEST_CASE("the demo model answers the same however its requests are run") {
     std::printf("SKIP demo_model: TANDEM_DEMO_MODEL is not set\n");
     return;
   }
-  check_model({"smollm2", path, 5, 70, 8});
+  // TANDEM_FULL=1: every request in every way, which takes minutes more.
+  const bool is_full = std::getenv("TANDEM_FULL") != nullptr;
+  check_model({"smollm2", path, 5, 70, 8, is_full ? kNumRequests : 6, is_full ? kNumRequests : 16});
 }
 
 }  // namespace
