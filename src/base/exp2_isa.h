@@ -1,6 +1,6 @@
 #pragma once
-// The constants of our exp2 (docs/numerics.md 0), for the scalar form in base/exp2.h and for files that are built for one
-// instruction set. Minimax for the relative error on [-0.5, 0.5] with p(0) = 1: 1.1e-7 before rounding.
+// The constants of our exp2 (docs/numerics.md 0), for the scalar form in base/exp2.h and for files that are built for
+// one instruction set. Minimax for the relative error on [-0.5, 0.5] with p(0) = 1: 1.1e-7 before rounding.
 
 #define TK_EXP2_C1 0x1.62e42ap-1f
 #define TK_EXP2_C2 0x1.ebf9bcp-3f

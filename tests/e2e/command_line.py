@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The program as a user meets it: command_line.py TANDEM FIXTURES. Exit codes, messages, every subcommand on a tiny
 model. Standard library only. Exits 1 at the first fault."""
-import functools, http.client, http.server, json, os, pathlib, pty, re, select, signal, subprocess, sys, tempfile
+import functools, http.client, http.server, json, os, pathlib, pty, re, select, shutil, signal, subprocess, sys, tempfile
 import threading, time
 
 TANDEM, FIXTURES = sys.argv[1], pathlib.Path(sys.argv[2])
@@ -167,8 +167,8 @@ def test_bench():
 
 
 class Server:
-    def __init__(self, *args):
-        self.process = subprocess.Popen([TANDEM, "serve", MODEL, "--port", "0", *SMALL, *args], env=ENVIRONMENT,
+    def __init__(self, *args, model=MODEL):
+        self.process = subprocess.Popen([TANDEM, "serve", model, "--port", "0", *SMALL, *args], env=ENVIRONMENT,
                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         killer = threading.Timer(START_TIMEOUT_S, self.process.kill)
         killer.start()
@@ -214,6 +214,29 @@ def test_serve():
     for _ in range(4):
         server.open("/v1/completions", LONG | {"model": MODEL, "n": 16, "max_tokens": 900})
     check(server.end(signal.SIGTERM, signal.SIGINT) == 1, "a second signal ends at once")
+
+
+def test_defaults_of_model():
+    folder = pathlib.Path(scratch.name) / "greedy"
+    shutil.copytree(FIXTURES / "tiny" / "llama-gqa", folder)
+    (folder / "generation_config.json").write_text('{"temperature": 0, "repetition_penalty": 1.2}')
+    server = Server(model=str(folder))
+    answers = [json.load(server.open("/v1/completions", {"prompt": "Hello", "max_tokens": 24})) for _ in range(2)]
+    texts = [answer["choices"][0]["text"] for answer in answers]
+    check(texts[0] == texts[1], f"the model says that it is greedy: {texts}")
+    check(re.fullmatch(r"fp_[0-9a-f]{32}", answers[0]["system_fingerprint"]), "the fingerprint of the numerics")
+    check(server.end(signal.SIGTERM) == 0, "the server ends")
+    (folder / "generation_config.json").write_text('{"temperature": -1}')
+    said = tandem("serve", str(folder), "--port", "0", *SMALL, code=1)
+    check("generation_config.json" in said and "temperature" in said, f"a bad value is named: {said}")
+
+
+def test_cache_limit():
+    packed = pathlib.Path(scratch.name) / "tandem" / "packed"
+    tandem("inspect", "kv", MODEL, *SMALL)
+    check(len(list(packed.glob("*.pack"))) > 1, "earlier tests have packed several models")
+    tandem("inspect", "kv", MODEL, *SMALL, "--cache-limit", "0")
+    check(len(list(packed.glob("*.pack"))) == 1, "above the limit only what is in use stays")
 
 
 for name, test in list(globals().items()):
