@@ -86,6 +86,10 @@ Result<int> run_answer(const cli::Invocation& invocation) {
     std::fprintf(stderr, "tandem: the prompt is empty\n");
     return kExitUsage;
   }
+  if (prompt.empty() && values.is_on("raw")) {
+    std::fprintf(stderr, "tandem: --raw continues a prompt, and there is none\n");
+    return kExitUsage;
+  }
   TRY_ASSIGN(const LoadedModel model, load_model(name, values));
   Conversation conversation(model, values, name);
   if (prompt.empty()) return chat(conversation);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The program as a user meets it: command_line.py TANDEM FIXTURES. Exit codes, messages, every subcommand on a tiny
 model. Standard library only. Exits 1 at the first fault."""
-import functools, http.client, http.server, json, os, pathlib, pty, re, select, shutil, signal, subprocess, sys, tempfile
-import threading, time
+import functools, http.client, http.server, json, os, pathlib, pty, re, select, shutil, signal, subprocess, sys
+import tempfile, threading, time
 
 TANDEM, FIXTURES = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = str(FIXTURES / "tiny" / "llama-gqa.F16.gguf")

@@ -387,6 +387,17 @@ TEST_CASE("SMP-01, SMP-02, SMP-09: extremes are refused with the range, or taken
   }
 }
 
+TEST_CASE("without a seed the prompts of a list have seeds of their own; a client's seed is that of all") {
+  ApiServer server("x");
+  server.complete(R"("prompt":["x","x"])");
+  server.complete(R"("prompt":["x","x"],"seed":7)");
+  const auto seen = server.generator->seen();
+  REQUIRE(seen.size() == 4);
+  CHECK(seen[0].sampling.seed != seen[1].sampling.seed);
+  CHECK(seen[2].sampling.seed == 7);
+  CHECK(seen[3].sampling.seed == 7);
+}
+
 TEST_CASE("SMP-04, SMP-05: a request's seed is what it says; without one, seeds differ and follow the server's") {
   ApiServer a("x"), b("x");
   for (ApiServer* server : {&a, &b}) {

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace tandem::openai {
 namespace {
@@ -171,6 +172,12 @@ void OpenAiApi::answer(Call& call, std::string json) const {
 
 void OpenAiApi::refuse(Call& call, const ApiError& error) const {
   metrics_.count_answer(call.endpoint, error.status);
+  log_line(error.status < 500 ? LogLevel::kInfo : LogLevel::kWarning, "api/openai", "request refused",
+           {{"id", call.request_id},
+            {"endpoint", call.endpoint},
+            {"status", std::to_string(error.status)},
+            {"param", error.param.empty() ? "none" : error.param},
+            {"code", error.code.empty() ? "none" : error.code}});
   http::Headers headers = error_headers(error);
   headers.emplace_back("X-Request-Id", call.request_id);
   call.writer->send(error.status, std::move(headers), error_json(error));

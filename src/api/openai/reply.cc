@@ -9,6 +9,12 @@
 
 namespace tandem::openai {
 
+namespace {
+
+constexpr uint64_t kSeedStride = 0x9E3779B97F4A7C15;  // seeds of different requests are far from each other's strides
+
+}  // namespace
+
 // Hands updates from the engine thread to the I/O thread.
 class Reply::Sink final : public sched::TokenSink {
  public:
@@ -47,7 +53,8 @@ sched::Request Reply::request_for(size_t prompt) const {
   request.tenant = setup_.tenant;
   request.prompt = setup_.prompts[prompt].ids;
   request.sampling = options.sampling;
-  request.sampling.seed = setup_.seed;
+  // The same prompt twice in a list gets two answers, but for a seed that the client has chosen.
+  request.sampling.seed = setup_.seed + (options.seed ? 0 : prompt * kSeedStride);
   request.num_choices = options.num_choices;
   request.max_tokens = setup_.max_tokens[prompt];
   request.min_tokens = static_cast<uint32_t>(std::min<uint64_t>(options.min_tokens, request.max_tokens));
