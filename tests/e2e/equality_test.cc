@@ -49,7 +49,7 @@ struct Way {
   bool is_alone = false;          // one request at a time
   uint32_t forced_chunk = 0;
   uint32_t num_threads = 2;
-  std::string isa;
+  std::string isa = {};
   bool prefix_caching = false;
   uint32_t passes_over_cache = 1;  // with caching: 2 runs everything again on a warm cache
   uint32_t preempt_every = 0;

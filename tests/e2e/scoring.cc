@@ -73,7 +73,8 @@ Scores score_chunk(runner::ModelRunner& runner, const std::vector<TokenId>& toke
   item.sampling = &sampling;
   item.prompt_logprobs = 0;  // asks for the logits of every row
   Scores scores;
-  runner.observe_logits([&](uint32_t, uint32_t, std::span<const float> logits) { scores.push_back(log_softmax(logits)); });
+  runner.observe_logits(
+      [&](uint32_t, uint32_t, std::span<const float> logits) { scores.push_back(log_softmax(logits)); });
   run_item(runner, item);
   runner.observe_logits({});
   return scores;

@@ -9,6 +9,6 @@
 namespace tandem::kernels {
 
 std::string linear_digest(Isa isa);     // linears of every panel format, epilogues, activation quantisation
-std::string attention_digest(Isa isa);  // attention of every KV type, norms, rope (not its table), SiLU, exp2, log-sum-exp
+std::string attention_digest(Isa isa);  // attention of every KV type, norms, rope, SiLU, exp2, log-sum-exp
 
 }  // namespace tandem::kernels

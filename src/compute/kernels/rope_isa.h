@@ -18,7 +18,8 @@ struct tk_rope {
   uint32_t pairing;     // tk_rope_pairing
 };
 
-// `table`: this position's row of the table, rotary_dim floats: cos of each angle, then sin of each (compute/model/rope_table.h).
+// `table`: this position's row of the table (compute/model/rope_table.h), rotary_dim floats: cos of each angle, then
+// sin of each.
 typedef void tk_rope_fn(const tk_rope* shape, const float* table, const float* in, float* out);
 
 tk_rope_fn tk_rope_ref, tk_rope_avx2;
