@@ -76,7 +76,7 @@ OptionGroup scheduling_options() {
               batched_tokens(),
               {.name = "batch-window-ms", .type = kNumber, .default_text = "10", .min = 0, .max = 1000,
                .help = "How long prompts are gathered while others run"},
-              {.name = "tpot-target-ms", .type = kNumber, .default_text = "0", .min = 0, .max = 10000,
+              {.name = "tpot-target-ms", .type = kNumber, .default_text = "200", .min = 0, .max = 10000,
                .help = "Prefill chunks shrink so that a step with running sequences stays inside this; 0: off"},
               {.name = "max-queue-length", .type = kInteger, .default_text = "256", .min = 0, .max = 1 << 20,
                .help = "Requests that may wait; more are answered 503. 0: no limit"},
