@@ -153,7 +153,7 @@ Result<int> run_bench_engine(const cli::Invocation& invocation) {
   TRY_ASSIGN(const std::unique_ptr<runner::ModelRunner> runner, runner::ModelRunner::open(options, view.files));
   limit_cache_beside(values, path, *runner);
   report.architecture = view.config.architecture;
-  report.activations = activations_name(runner->activations());
+  report.activations = model::activations_name(runner->activations());
   set_costs(view, *runner, report);
 
   bench::BenchConfig config;

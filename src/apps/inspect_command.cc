@@ -142,7 +142,7 @@ Result<int> run_inspect_graph(const cli::Invocation& invocation) {
   fmt::print("passes {}\nactivations {}\nops {}\nbytes read per token {} (weights {})\nbytes written per token {}\n"
              "arena bytes {} (steps of {} tokens)\n",
              view.passes.names.empty() ? "none" : fmt::format("{}", fmt::join(view.passes.names, ", ")),
-             activations_name(view.activations), view.body.num_ops + view.head.num_ops, traffic.read,
+             model::activations_name(view.activations), view.body.num_ops + view.head.num_ops, traffic.read,
              view.body.weight_bytes + view.head.weight_bytes, traffic.written, view.arena_bytes, view.max_tokens);
   return kExitDone;
 }

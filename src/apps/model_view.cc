@@ -41,13 +41,4 @@ Result<ModelView> view_model(const std::string& model, const OptionValues& value
   return view;
 }
 
-const char* activations_name(model::Activations activations) {
-  switch (activations) {
-    case model::Activations::kF32: return "f32";
-    case model::Activations::kBF16: return "bf16";
-    case model::Activations::kInt8: return "int8";
-  }
-  return "?";
-}
-
 }  // namespace tandem::apps

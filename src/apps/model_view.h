@@ -28,6 +28,4 @@ struct ModelView {
 // `passes` as in --passes. Takes --activations and --quantization from `values`.
 Result<ModelView> view_model(const std::string& model, const OptionValues& values, const std::string& passes);
 
-const char* activations_name(model::Activations activations);
-
 }  // namespace tandem::apps

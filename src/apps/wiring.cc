@@ -74,7 +74,7 @@ void log_loaded(const std::string& path, const runner::ModelRunner& runner) {
   log_info("apps", "model loaded",
            {{"model", path},
             {"device", runner.device_name()},
-            {"activations", activations_name(runner.activations())},
+            {"activations", model::activations_name(runner.activations())},
             {"weight_bytes", std::to_string(runner.weight_bytes())},
             {"packed", runner.packed_file().empty()       ? "in memory"
                        : runner.weights_were_cached() ? "from the cache"

@@ -39,6 +39,15 @@ constexpr Architecture kArchitectures[] = {
 
 }  // namespace
 
+const char* activations_name(Activations activations) {
+  switch (activations) {
+    case Activations::kF32: return "f32";
+    case Activations::kBF16: return "bf16";
+    case Activations::kInt8: return "int8";
+  }
+  return "?";
+}
+
 Activations default_activations(const ModelTensors& tensors) {
   // The bulk of the weights decides; a model mixes types only among its small or its sensitive tensors.
   const tensor::DType dtype = tensors.layers.front().gate->dtype;

@@ -29,15 +29,6 @@ graph::RowBytes row_bytes_of(const device::Device& device) {
   return [&device](td_format format, uint32_t columns) { return device.row_bytes(format, columns); };
 }
 
-const char* activations_name(model::Activations activations) {
-  switch (activations) {
-    case model::Activations::kF32: return "f32";
-    case model::Activations::kBF16: return "bf16";
-    case model::Activations::kInt8: return "int8";
-  }
-  return "?";
-}
-
 }  // namespace
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::open(const RunnerOptions& options) {
@@ -158,7 +149,7 @@ Status ModelRunner::make_plans(const RunnerOptions& options, const model::ModelG
 Status ModelRunner::make_fingerprint(std::span<const float> rope_table) {
   TRY_ASSIGN(const std::string device_digest, device_.fingerprint());
   Hasher hasher;
-  const std::string formats = fmt::format("contract 1;{};{};kv {};", device_digest, activations_name(activations_),
+  const std::string formats = fmt::format("contract 1;{};{};kv {};", device_digest, model::activations_name(activations_),
                                           static_cast<int>(kv_layout_.kind));
   hasher.update(formats.data(), formats.size());
   // The first positions stand for the table: libm differs in bits, not in ranges.
