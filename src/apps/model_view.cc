@@ -17,7 +17,8 @@ Result<ModelView> view_model(const std::string& model, const OptionValues& value
   TRY_ASSIGN(model::WeightFiles files, model::WeightFiles::open(path));
   TRY_ASSIGN(model::ModelConfig config, model::read_config(files));
   TRY_ASSIGN(const model::ModelTensors tensors, model::collect(files, config));
-  const model::Activations activations = options.activations.value_or(model::default_activations(tensors));
+  const model::Activations activations =
+      options.activations.value_or(model::default_activations(tensors, options.quantization));
   // Only the shape of the graph is looked at: a table for one position will do.
   const std::vector<float> rope_table = model::rope_cos_sin(config.rope, config.head_dim, 1);
   const model::BuildOptions build{activations, options.quantization, rope_table, 1};

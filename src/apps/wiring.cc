@@ -139,7 +139,7 @@ Result<LoadedModel> load_model(const std::string& model, const OptionValues& val
   for (const std::string& warning : files.warnings()) log_warning("apps", warning);
 
   std::optional<Result<text::TextModel>> text;
-  std::thread text_thread([&] { text.emplace(load_text_model(files)); });
+  std::jthread text_thread([&] { text.emplace(load_text_model(files)); });
   auto runner = runner::ModelRunner::open(options, files);
   text_thread.join();
   if (!runner) return std::move(runner).error();

@@ -135,9 +135,10 @@ TEST_CASE("float models packed to 8 and 4 bits stay close to themselves") {
     options.activations = model::Activations::kF32;
     const auto plain = open_runner(options);
     const Scores reference = score_all(*plain, prompt(), 64);
-    options.activations = model::Activations::kInt8;
+    options.activations.reset();  // weights packed to integers ask for int8 by themselves
     options.quantization = TD_QUANTIZE_W8;
     const auto w8 = open_runner(options);
+    CHECK(w8->activations() == model::Activations::kInt8);
     const double divergence_w8 = mean_divergence(reference, score_all(*w8, prompt(), 64));
     options.quantization = TD_QUANTIZE_W4;
     const auto w4 = open_runner(options);

@@ -34,8 +34,8 @@ OptionGroup model_options() {
                .help = "Longest prompt plus answer, in tokens; more than the model's is refused"},
               {.name = "activations", .type = kChoice, .default_text = "auto",
                .choices = {"auto", "f32", "int8", "bf16"},
-               .help = "Type of activations inside linears. auto: int8 for block-quantised weights, bf16 for BF16, "
-                       "f32 for F16 and F32"},
+               .help = "Type of activations inside linears. auto: int8 for block-quantised weights and with "
+                       "--quantization, bf16 for BF16, f32 for F16 and F32"},
               {.name = "quantization", .type = kChoice, .default_text = "none", .choices = {"none", "w8", "w4"},
                .help = "Pack float weights to 8 or 4 bits while loading"},
               {.name = "kv-cache-dtype", .type = kChoice, .default_text = "auto",

@@ -19,12 +19,4 @@ inline void linear_panel(const LinearKernels& kernels, const tk_linear& linear, 
   kernels.panel[linear.format.kind](&linear, panel_index, &tile);
 }
 
-// The largest SEG of numerics 2: a power of two <= 16 that divides `num_blocks` (of 32 k) and, where the input is heads
-// side by side, `num_heads` (else pass 0).
-inline uint32_t linear_segments(uint32_t num_blocks, uint32_t num_heads) {
-  uint32_t segments = 16;
-  while (num_blocks % segments != 0 || num_heads % segments != 0) segments /= 2;
-  return segments;
-}
-
 }  // namespace tandem::kernels

@@ -48,7 +48,8 @@ const char* activations_name(Activations activations) {
   return "?";
 }
 
-Activations default_activations(const ModelTensors& tensors) {
+Activations default_activations(const ModelTensors& tensors, td_quantization quantization) {
+  if (quantization != TD_QUANTIZE_NONE) return Activations::kInt8;
   // The bulk of the weights decides; a model mixes types only among its small or its sensitive tensors.
   const tensor::DType dtype = tensors.layers.front().gate->dtype;
   if (tensor::is_quantised(dtype)) return Activations::kInt8;

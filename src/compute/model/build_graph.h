@@ -16,8 +16,9 @@ namespace tandem::model {
 enum class Activations : uint8_t { kF32, kBF16, kInt8 };
 const char* activations_name(Activations activations);  // f32 bf16 int8, as --activations spells them
 
-// int8 for block-quantised weights, bf16 for BF16, f32 for F16 and F32 (docs/numerics.md, "Which linear").
-Activations default_activations(const ModelTensors& tensors);
+// int8 for weights that are block-quantised or will be, bf16 for BF16, f32 for F16 and F32 (docs/numerics.md, "Which
+// linear").
+Activations default_activations(const ModelTensors& tensors, td_quantization quantization);
 
 struct BuildOptions {
   Activations activations = Activations::kF32;

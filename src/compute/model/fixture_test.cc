@@ -225,6 +225,26 @@ TEST_CASE("fixtures: quants.gguf and quants.safetensors hold the same rows, and 
   CHECK(compared == 14);
 }
 
+// A model whose biases were left out would load and answer wrongly.
+TEST_CASE("fixtures: biases of an architecture that has none are refused by name") {
+  const auto file = MappedFile::open(kTiny + "qwen2.F16.gguf");
+  REQUIRE(file);
+  for (const std::string other : {"llama", "qwen3"}) {
+    std::vector<uint8_t> bytes(file.value().bytes().begin(), file.value().bytes().end());
+    const std::string name = "qwen2";
+    for (auto at = bytes.begin(); (at = std::search(at, bytes.end(), name.begin(), name.end())) != bytes.end();) {
+      at = std::copy(other.begin(), other.end(), at);
+    }
+    const auto files = WeightFiles::from_gguf_bytes(bytes, "renamed.gguf");
+    REQUIRE(files);
+    const auto config = read_config(files.value());
+    REQUIRE(config);
+    const auto tensors = collect(files.value(), config.value());
+    REQUIRE(!tensors);
+    if (other == "llama") CHECK(tensors.error().message.find("attn_q.bias") != std::string::npos);
+  }
+}
+
 TEST_CASE("fixtures: the demo model") {
   const char* path = std::getenv("TANDEM_DEMO_MODEL");
   if (path == nullptr || *path == '\0') {

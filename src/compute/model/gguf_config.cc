@@ -164,7 +164,8 @@ Result<ModelConfig> read_gguf_config(const WeightFiles& files) {
   TRY(read_tokens(metadata, &config));
   config.tied_embeddings = files.find("output.weight") == nullptr;
   config.qk_norm = architecture == "qwen3";
-  config.qkv_bias = files.find("blk.0.attn_q.bias") != nullptr;
+  // Elsewhere a bias would go unread: then it counts as a tensor that the architecture does not know, and is refused.
+  config.qkv_bias = architecture == "qwen2" && files.find("blk.0.attn_q.bias") != nullptr;
   TRY(check_config(files.path(), &config));
   return config;
 }

@@ -85,7 +85,7 @@ void Team::run(TeamTask& task) {
     return;
   }
   task_ = &task;
-  run_count_.fetch_add(1, std::memory_order_release);
+  run_count_.fetch_add(1, std::memory_order_seq_cst);  // as in barrier()
   run_count_.notify_all();
   task.work(0);
   barrier();
@@ -96,7 +96,8 @@ void Team::barrier() {
   const uint32_t seen = barrier_count_.load(std::memory_order_acquire);
   if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_members_) {
     num_arrived_.store(0, std::memory_order_relaxed);
-    barrier_count_.store(seen + 1, std::memory_order_release);
+    // A full barrier: notify_all() looks for parked members with a plain load, which must not pass this write.
+    barrier_count_.fetch_add(1, std::memory_order_seq_cst);
     barrier_count_.notify_all();
   } else {
     wait_change(barrier_count_, seen);

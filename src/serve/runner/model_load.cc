@@ -52,8 +52,11 @@ Status ModelRunner::load(const RunnerOptions& options, const model::WeightFiles&
     return Error{ErrorCode::kInvalidArgument, fmt::format("--max-model-len {} is more than the model's {} positions",
                                                           options.max_model_len, config_.max_position)};
   }
-  max_model_len_ = options.max_model_len != 0 ? options.max_model_len : config_.max_position;
-  activations_ = options.activations.value_or(model::default_activations(tensors));
+  const uint32_t wanted_len = options.max_model_len != 0 ? options.max_model_len : config_.max_position;
+  activations_ = options.activations.value_or(model::default_activations(tensors, options.quantization));
+  TRY(choose_kv_layout(options));
+  // A file may claim any length; tables are made for what memory could hold the KV of.
+  max_model_len_ = static_cast<uint32_t>(std::min<uint64_t>(wanted_len, most_positions(options)));
   const std::vector<float> rope_table = model::rope_cos_sin(config_.rope, config_.head_dim, max_model_len_);
   const model::BuildOptions build{activations_, options.quantization, rope_table, max_model_len_};
   TRY_ASSIGN(model::ModelGraphs graphs, model::build_graphs(config_, tensors, build));
@@ -64,12 +67,12 @@ Status ModelRunner::load(const RunnerOptions& options, const model::WeightFiles&
   PackOptions pack{options.quantization, options.pack_cache_directory, {}};
   if (!pack.cache_directory.empty()) pack.file_hash = cached_file_hash(files, pack.cache_directory);
   TRY_ASSIGN(weights_, PackedWeights::create(device_, {&graphs.body, &graphs.head}, pack));
-  TRY(choose_kv(options));
+  TRY(choose_kv_blocks(options, wanted_len));
   TRY(make_plans(options, graphs));
   return make_fingerprint(rope_table);
 }
 
-Status ModelRunner::choose_kv(const RunnerOptions& options) {
+Status ModelRunner::choose_kv_layout(const RunnerOptions& options) {
   kv_layout_ = {};
   const KvType automatic = activations_ == model::Activations::kF32 ? KvType::kF32 : KvType::kBF16;
   switch (options.kv_type == KvType::kAuto ? automatic : options.kv_type) {
@@ -81,8 +84,20 @@ Status ModelRunner::choose_kv(const RunnerOptions& options) {
   kv_layout_.num_layers = config_.num_layers;
   kv_layout_.num_kv_heads = config_.num_kv_heads;
   kv_layout_.head_dim = config_.head_dim;
-  TRY(device_.fill_kv_layout(kv_layout_));
+  return device_.fill_kv_layout(kv_layout_);
+}
 
+// An upper bound of the positions that the pool will hold.
+uint64_t ModelRunner::most_positions(const RunnerOptions& options) const {
+  uint64_t num_blocks = options.num_kv_blocks;
+  if (num_blocks == 0) {
+    const uint64_t memory = options.kv_memory_bytes != 0 ? options.kv_memory_bytes : available_memory_bytes();
+    num_blocks = std::max<uint64_t>(memory / kv_layout_.block_stride, 1);
+  }
+  return num_blocks * options.block_tokens;
+}
+
+Status ModelRunner::choose_kv_blocks(const RunnerOptions& options, uint32_t wanted_len) {
   uint64_t num_blocks = options.num_kv_blocks;
   if (num_blocks == 0) {
     const uint64_t memory = options.kv_memory_bytes != 0
@@ -100,11 +115,11 @@ Status ModelRunner::choose_kv(const RunnerOptions& options) {
   }
   num_blocks_ = static_cast<uint32_t>(std::min<uint64_t>(num_blocks, UINT32_MAX - 1));
   const uint64_t pool_tokens = uint64_t{num_blocks_} * options.block_tokens;
-  if (pool_tokens < max_model_len_) {
+  if (pool_tokens < wanted_len) {
     log_warning("serve/runner", "context lowered to what the KV pool holds",
-                {{"from", std::to_string(max_model_len_)}, {"to", std::to_string(pool_tokens)}});
-    max_model_len_ = static_cast<uint32_t>(pool_tokens);
+                {{"from", std::to_string(wanted_len)}, {"to", std::to_string(pool_tokens)}});
   }
+  max_model_len_ = static_cast<uint32_t>(std::min<uint64_t>(max_model_len_, pool_tokens));
   TRY_ASSIGN(kv_, device_.alloc(uint64_t{num_blocks_} * kv_layout_.block_stride));
   return Done{};
 }
@@ -149,8 +164,8 @@ Status ModelRunner::make_plans(const RunnerOptions& options, const model::ModelG
 Status ModelRunner::make_fingerprint(std::span<const float> rope_table) {
   TRY_ASSIGN(const std::string device_digest, device_.fingerprint());
   Hasher hasher;
-  const std::string formats = fmt::format("contract 1;{};{};kv {};", device_digest, model::activations_name(activations_),
-                                          static_cast<int>(kv_layout_.kind));
+  const std::string formats = fmt::format("contract 1;{};{};kv {};", device_digest,
+                                          model::activations_name(activations_), static_cast<int>(kv_layout_.kind));
   hasher.update(formats.data(), formats.size());
   // The first positions stand for the table: libm differs in bits, not in ranges.
   const size_t checked = std::min<size_t>(rope_table.size(), size_t{256} * config_.head_dim);

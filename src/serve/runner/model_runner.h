@@ -87,7 +87,9 @@ class ModelRunner final : public sched::StepExecutor {
 
   explicit ModelRunner(device::Device device) : device_(std::move(device)) {}
   Status load(const RunnerOptions& options, const model::WeightFiles& files);
-  Status choose_kv(const RunnerOptions& options);
+  Status choose_kv_layout(const RunnerOptions& options);
+  uint64_t most_positions(const RunnerOptions& options) const;
+  Status choose_kv_blocks(const RunnerOptions& options, uint32_t wanted_len);
   Status make_plans(const RunnerOptions& options, const model::ModelGraphs& graphs);
   Status make_fingerprint(std::span<const float> rope_table);
 
