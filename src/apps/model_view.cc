@@ -28,13 +28,18 @@ Result<ModelView> view_model(const std::string& model, const OptionValues& value
   graph::run_passes(graphs.head, choice);
 
   TRY_ASSIGN(const device::Plugin plugin, device::Plugin::from_entry(options.plugin));
-  TRY_ASSIGN(const device::Device device, device::Device::open(plugin, 0, td_device_options{1, 0, ""}));
+  TRY_ASSIGN(device::Device device, device::Device::open(plugin, 0, td_device_options{1, 0, ""}));
   const graph::RowBytes row_bytes = [&](td_format format, uint32_t columns) {
     return device.row_bytes(format, columns);
   };
   ModelView view{std::move(files), std::move(config), activations, std::move(graphs), std::move(choice), {}, {}};
-  view.body = graph::cost_of(view.graphs.body, row_bytes);
-  view.head = graph::cost_of(view.graphs.head, row_bytes);
+  const graph::WeightBytes weight_bytes = [&](const graph::Weight& weight) -> uint64_t {
+    std::vector<td_weight_part> parts;
+    const auto size = device.weight_pack_size(runner::describe_weight(weight, options.quantization, parts));
+    return size ? size.value() : 0;  // a weight that cannot be packed is refused when the model opens
+  };
+  view.body = graph::cost_of(view.graphs.body, row_bytes, weight_bytes);
+  view.head = graph::cost_of(view.graphs.head, row_bytes, weight_bytes);
   const bool reuse = view.passes.has("plan_memory");
   const graph::RowCounts rows{view.max_tokens, 64};
   view.arena_bytes = std::max(graph::plan_memory(view.graphs.body, rows, row_bytes, reuse).arena_bytes,

@@ -51,7 +51,7 @@ Plan lower(const Graph& graph, const MemoryPlan& memory, const RowBytes& row_byt
   return plan;
 }
 
-GraphCost cost_of(const Graph& graph, const RowBytes& row_bytes) {
+GraphCost cost_of(const Graph& graph, const RowBytes& row_bytes, const WeightBytes& weight_bytes) {
   GraphCost cost;
   cost.num_ops = static_cast<uint32_t>(graph.nodes.size());
   for (const Node& node : graph.nodes) {
@@ -62,7 +62,7 @@ GraphCost cost_of(const Graph& graph, const RowBytes& row_bytes) {
       cost.activation_bytes_written += row_bytes(graph.values[node.out].format, graph.values[node.out].columns);
     }
     if (node.op == TD_OP_LINEAR) {
-      for (const WeightPart& part : graph.weights[node.weights[0]].parts) cost.weight_bytes += part.bytes.size();
+      cost.weight_bytes += weight_bytes(graph.weights[node.weights[0]]);
     }
     if (node.op == TD_OP_KV_WRITE || node.op == TD_OP_ROPE_KV_WRITE) {
       const size_t k = node.op == TD_OP_KV_WRITE ? 0 : 1;

@@ -2,6 +2,7 @@
 // Plan: a graph made ready for a device: ops of the ABI with arena offsets. Frozen; owns its ops.
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "compute/graph/graph.h"
@@ -21,9 +22,11 @@ struct GraphCost {
   uint32_t num_ops = 0;
   uint64_t activation_bytes_read = 0;     // per token, between ops
   uint64_t activation_bytes_written = 0;  // per token
-  uint64_t weight_bytes = 0;              // per step: linears, as in the file
+  uint64_t weight_bytes = 0;              // per step: linears
   uint64_t kv_bytes_written = 0;          // per token, at two bytes an element
 };
-GraphCost cost_of(const Graph& graph, const RowBytes& row_bytes);
+// Bytes that the device keeps a weight in.
+using WeightBytes = std::function<uint64_t(const Weight& weight)>;
+GraphCost cost_of(const Graph& graph, const RowBytes& row_bytes, const WeightBytes& weight_bytes);
 
 }  // namespace tandem::graph

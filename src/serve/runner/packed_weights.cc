@@ -59,6 +59,25 @@ Error system_error(const std::string& path) { return Error{ErrorCode::kUnavailab
 
 }  // namespace
 
+td_weight_desc describe_weight(const graph::Weight& weight, td_quantization quantization,
+                               std::vector<td_weight_part>& parts) {
+  parts.clear();
+  for (const graph::WeightPart& part : weight.parts) {
+    parts.push_back({to_td(part.dtype), part.num_rows, part.bytes.data()});
+  }
+  td_weight_desc desc{};
+  desc.use = weight.use;
+  desc.num_parts = static_cast<uint32_t>(parts.size());
+  desc.parts = parts.data();
+  desc.n = weight.n;
+  desc.k = weight.k;
+  desc.segments = weight.segments;
+  desc.interleave = weight.interleave ? 1 : 0;
+  desc.activation = weight.activation;
+  desc.quantization = quantization;
+  return desc;
+}
+
 // Builds a PackedWeights step by step.
 class WeightPacker {
  public:
@@ -164,25 +183,15 @@ class WeightPacker {
 
  private:
   Status describe_weight(const graph::Weight& weight, Hasher& hasher, uint64_t& end) {
-    std::vector<td_weight_part> parts;
-    for (const graph::WeightPart& part : weight.parts) {
-      parts.push_back({to_td(part.dtype), part.num_rows, part.bytes.data()});
-      if (weight.is_derived) continue;
-      const std::string text = fmt::format("{}/{}x{};", static_cast<int>(parts.back().dtype), part.num_rows, weight.k);
-      hasher.update(part.name.data(), part.name.size());
+    result_.parts_.back().emplace_back();
+    std::vector<td_weight_part>& parts = result_.parts_.back().back();
+    td_weight packed{};
+    packed.desc = runner::describe_weight(weight, options_.quantization, parts);
+    for (size_t i = 0; i < parts.size() && !weight.is_derived; ++i) {
+      const std::string text = fmt::format("{}/{}x{};", static_cast<int>(parts[i].dtype), parts[i].num_rows, weight.k);
+      hasher.update(weight.parts[i].name.data(), weight.parts[i].name.size());
       hasher.update(text.data(), text.size());
     }
-    result_.parts_.back().push_back(std::move(parts));
-    td_weight packed{};
-    packed.desc.use = weight.use;
-    packed.desc.num_parts = static_cast<uint32_t>(weight.parts.size());
-    packed.desc.parts = result_.parts_.back().back().data();
-    packed.desc.n = weight.n;
-    packed.desc.k = weight.k;
-    packed.desc.segments = weight.segments;
-    packed.desc.interleave = weight.interleave ? 1 : 0;
-    packed.desc.activation = weight.activation;
-    packed.desc.quantization = options_.quantization;
     auto size = device_.weight_pack_size(packed.desc);
     if (!size) return std::move(size).error().during("weight " + weight.name);
     packed.size_bytes = *size;

@@ -12,6 +12,10 @@
 
 namespace tandem::runner {
 
+// A weight of a graph as the device is told of it. `parts` holds what the description points to.
+td_weight_desc describe_weight(const graph::Weight& weight, td_quantization quantization,
+                               std::vector<td_weight_part>& parts);
+
 struct PackOptions {
   td_quantization quantization = TD_QUANTIZE_NONE;
   std::string cache_directory;  // empty: no cache
