@@ -130,6 +130,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::function<void()> on_disconnect_;
 
   std::string pending_, writing_;  // output: to be written, and in the socket's hands
+  size_t largest_pending_ = 0;     // chunk of a stream in pending_, in bytes
   TimePoint write_started_;
 };
 

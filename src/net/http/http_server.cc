@@ -1,5 +1,6 @@
 #include "net/http/http_server.h"
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 
@@ -209,8 +210,9 @@ void Connection::begin_stream(uint64_t id, int status, const Headers& headers, S
 
 void Connection::write(uint64_t id, std::string_view chunk) {
   if (id != id_ || phase_ != Phase::kAnswering || !is_streaming_ || chunk.empty() || is_head_) return;
-  // A chunk may be larger than the bound by itself, and takes its time on the way; what gathers behind it may not.
-  if (pending_.size() > shared_->config.stream_buffer_limit_bytes) {
+  // A chunk may be larger than the bound by itself, and takes its time on the way, also while the head is still being
+  // written; what gathers beside it may not.
+  if (pending_.size() > shared_->config.stream_buffer_limit_bytes + largest_pending_) {
     log_warning("net/http", "a client reads too slowly", {{"waiting_bytes", std::to_string(num_waiting_bytes())}});
     lose();
     return;
@@ -222,6 +224,7 @@ void Connection::write(uint64_t id, std::string_view chunk) {
     const auto digits = std::to_chars(size, size + sizeof(size), chunk.size(), 16).ptr;
     pending_.append(size, digits).append("\r\n").append(chunk).append("\r\n");
   }
+  largest_pending_ = std::max(largest_pending_, chunk.size());
   last_output_ = SteadyClock::now();
   flush();
 }
@@ -268,6 +271,7 @@ void Connection::fail(int status, std::string_view message) {
 void Connection::flush() {
   if (!writing_.empty() || pending_.empty() || phase_ == Phase::kClosed) return;
   std::swap(writing_, pending_);
+  largest_pending_ = 0;
   write_started_ = SteadyClock::now();
   net::async_write(socket_, net::buffer(writing_),
                    [self = shared_from_this()](error_code error, size_t) { self->on_written(error); });
