@@ -14,6 +14,7 @@
 #include "base/mapped_file.h"
 #include "compute/tensor/float16.h"
 #include "compute/tensor/quant_block.h"
+#include "compute/tensor/quant_fixture_for_test.h"
 
 using namespace tandem;
 using namespace tandem::tensor;
@@ -28,32 +29,6 @@ std::vector<DType> file_types() {
   for (int t = 1; t < kNumDTypes; ++t) types.push_back(static_cast<DType>(t));
   return types;
 }
-
-// Just enough of safetensors for this fixture: "name":{... "data_offsets":[a,b]}.
-class QuantFixture {
- public:
-  QuantFixture() : file_(std::move(MappedFile::open(TANDEM_FIXTURES "/quants/quants.safetensors")).value()) {
-    memcpy(&header_size_, file_.bytes().data(), 8);
-  }
-
-  std::span<const uint8_t> tensor(const std::string& name) const {
-    const std::string_view header(reinterpret_cast<const char*>(file_.bytes().data()) + 8, header_size_);
-    const size_t entry = header.find("\"" + name + "\"");
-    REQUIRE(entry != header.npos);
-    const std::string_view key = "\"data_offsets\":[";
-    const char* p = header.data() + header.find(key, entry) + key.size();
-    uint64_t begin = 0;
-    uint64_t end = 0;
-    const auto first = std::from_chars(p, header.data() + header.size(), begin);
-    std::from_chars(first.ptr + 1, header.data() + header.size(), end);
-    REQUIRE(begin < end);
-    return file_.bytes().subspan(8 + header_size_ + begin, end - begin);
-  }
-
- private:
-  MappedFile file_;
-  uint64_t header_size_ = 0;
-};
 
 uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
 
