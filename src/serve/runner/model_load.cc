@@ -68,7 +68,7 @@ Status ModelRunner::load(const RunnerOptions& options, const model::WeightFiles&
   if (!pack.cache_directory.empty()) pack.file_hash = cached_file_hash(files, pack.cache_directory);
   TRY_ASSIGN(weights_, PackedWeights::create(device_, {&graphs.body, &graphs.head}, pack));
   TRY(choose_kv_blocks(options, wanted_len));
-  TRY(make_plans(options, graphs));
+  TRY(make_plans(options, graphs, passes.has("plan_memory")));
   return make_fingerprint(rope_table);
 }
 
@@ -124,13 +124,11 @@ Status ModelRunner::choose_kv_blocks(const RunnerOptions& options, uint32_t want
   return Done{};
 }
 
-Status ModelRunner::make_plans(const RunnerOptions& options, const model::ModelGraphs& graphs) {
+Status ModelRunner::make_plans(const RunnerOptions& options, const model::ModelGraphs& graphs, bool reuses_memory) {
   const graph::RowBytes row_bytes = row_bytes_of(device_);
   const graph::RowCounts rows{options.max_batched_tokens, kHeadRows};
-  TRY_ASSIGN(const graph::PassChoice passes, graph::parse_passes(options.passes));
-  const bool reuse = passes.has("plan_memory");
-  const graph::Plan body = lower(graphs.body, plan_memory(graphs.body, rows, row_bytes, reuse), row_bytes);
-  const graph::Plan head = lower(graphs.head, plan_memory(graphs.head, rows, row_bytes, reuse), row_bytes);
+  const graph::Plan body = lower(graphs.body, plan_memory(graphs.body, rows, row_bytes, reuses_memory), row_bytes);
+  const graph::Plan head = lower(graphs.head, plan_memory(graphs.head, rows, row_bytes, reuses_memory), row_bytes);
 
   td_plan_desc desc{};
   desc.max_tokens = options.max_batched_tokens;

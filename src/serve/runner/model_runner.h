@@ -90,7 +90,7 @@ class ModelRunner final : public sched::StepExecutor {
   Status choose_kv_layout(const RunnerOptions& options);
   uint64_t most_positions(const RunnerOptions& options) const;
   Status choose_kv_blocks(const RunnerOptions& options, uint32_t wanted_len);
-  Status make_plans(const RunnerOptions& options, const model::ModelGraphs& graphs);
+  Status make_plans(const RunnerOptions& options, const model::ModelGraphs& graphs, bool reuses_memory);
   Status make_fingerprint(std::span<const float> rope_table);
 
   Status run_body(const sched::Batch& batch);
