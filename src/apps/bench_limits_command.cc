@@ -20,11 +20,18 @@ std::string limits_json(const limits::MachineLimits& machine) {
     json.key("best").number(limit.best);
     json.key("median").number(limit.median);
     json.key("unit").string(limit.unit);
+    if (limit.working_set_bytes > 0) json.key("working_set_bytes").unsigned_integer(limit.working_set_bytes);
     json.key("how").string(limit.how);
     json.end_object();
   }
   json.end_array().end_object();
   return json.take();
+}
+
+// "512 KiB", "64 MiB"; empty for none.
+std::string size_text(uint64_t bytes) {
+  if (bytes == 0) return "";
+  return bytes < 1 << 20 ? fmt::format("{} KiB", bytes >> 10) : fmt::format("{} MiB", bytes >> 20);
 }
 
 }  // namespace
@@ -40,11 +47,11 @@ Result<int> run_bench_limits(const cli::Invocation& invocation) {
     fmt::print("{}\n", limits_json(machine));
     return kExitDone;
   }
-  fmt::print("{}\n{:<8} {:>7} {:>10} {:>10}  {:<6} {}\n", machine.cpu, "LIMIT", "THREADS", "BEST", "MEDIAN", "UNIT",
-             "HOW");
+  fmt::print("{}\n{:<8} {:>8} {:>7} {:>10} {:>10}  {:<6} {}\n", machine.cpu, "LIMIT", "SET", "THREADS", "BEST",
+             "MEDIAN", "UNIT", "HOW");
   for (const limits::Limit& limit : machine.limits) {
-    fmt::print("{:<8} {:>7} {:>10.1f} {:>10.1f}  {:<6} {}\n", limit.name, limit.num_threads, limit.best, limit.median,
-               limit.unit, limit.how);
+    fmt::print("{:<8} {:>8} {:>7} {:>10.1f} {:>10.1f}  {:<6} {}\n", limit.name, size_text(limit.working_set_bytes),
+               limit.num_threads, limit.best, limit.median, limit.unit, limit.how);
   }
   return kExitDone;
 }

@@ -1,17 +1,12 @@
 #include "lab/limits/machine_limits.h"
 
-#include <sched.h>
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstring>
 #include <fstream>
-#include <memory>
-#include <thread>
 
 #include "lab/limits/peak_isa.h"
+#include "lab/limits/waits.h"
+#include "lab/limits/windows.h"
 
 namespace tandem::limits {
 namespace {
@@ -19,75 +14,6 @@ namespace {
 constexpr size_t kWindowBytes = size_t{32} << 20;
 constexpr double kWindowSeconds = 0.001;
 volatile uint64_t read_result;  // keeps the reads from being left out
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::vector<int> usable_cores() {
-  std::vector<int> cores;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (int core = 0; core < CPU_SETSIZE; ++core) {
-      if (CPU_ISSET(core, &set)) cores.push_back(core);
-    }
-  }
-  if (cores.empty()) cores.push_back(0);
-  return cores;
-}
-
-void bind_to(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  sched_setaffinity(0, sizeof set, &set);  // where it is refused, the figures are just less steady
-}
-
-struct Unmap {
-  size_t size = 0;
-  void operator()(void* memory) const { munmap(memory, size); }
-};
-using Memory = std::unique_ptr<void, Unmap>;
-
-Memory map_memory(size_t size) {
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return Memory(nullptr, Unmap{0});
-  madvise(memory, size, MADV_HUGEPAGE);
-  return Memory(memory, Unmap{size});
-}
-
-// Runs `work(thread, repetition)` on that many bound threads, all starting each repetition together. Returns the
-// seconds from the first start to the last end of each repetition.
-template <class Work>
-std::vector<double> timed_windows(uint32_t num_threads, uint32_t num_repetitions, Work work) {
-  const std::vector<int> cores = usable_cores();
-  std::vector<double> begins(size_t{num_threads} * num_repetitions), ends(begins.size());
-  std::atomic<uint32_t> num_arrived{0};
-  std::vector<std::thread> threads;
-  for (uint32_t thread = 0; thread < num_threads; ++thread) {
-    threads.emplace_back([&, thread] {
-      bind_to(cores[thread % cores.size()]);
-      for (uint32_t repetition = 0; repetition < num_repetitions; ++repetition) {
-        num_arrived.fetch_add(1);
-        while (num_arrived.load() < (repetition + 1) * num_threads) {
-          if (num_threads > cores.size()) std::this_thread::yield();
-        }
-        begins[size_t{repetition} * num_threads + thread] = now_s();
-        work(thread, repetition);
-        ends[size_t{repetition} * num_threads + thread] = now_s();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  std::vector<double> seconds;
-  for (uint32_t repetition = 0; repetition < num_repetitions; ++repetition) {
-    const auto first = static_cast<ptrdiff_t>(size_t{repetition} * num_threads);
-    seconds.push_back(*std::max_element(ends.begin() + first, ends.begin() + first + num_threads) -
-                      *std::min_element(begins.begin() + first, begins.begin() + first + num_threads));
-  }
-  return seconds;
-}
 
 // The limit from the windows' times, leaving out the first tenth, in which clocks and caches settle.
 Limit limit_of(Limit limit, double work_per_window, std::vector<double> seconds) {
@@ -149,23 +75,66 @@ std::string cpu_name() {
   return "unknown";
 }
 
+// Working sets of each thread, smallest first: what L1, L2, a share of L3, and none of them hold.
+std::vector<uint64_t> working_sets(uint64_t largest) {
+  std::vector<uint64_t> sizes;
+  for (const uint64_t size : {uint64_t{32} << 10, uint64_t{512} << 10, uint64_t{8} << 20, uint64_t{64} << 20}) {
+    if (size < largest) sizes.push_back(size);
+  }
+  sizes.push_back(largest);
+  return sizes;
+}
+
 Status measure_reads(const Machine& machine, const LimitOptions& options, MachineLimits& result) {
-  const size_t size = std::max(options.read_bytes / kWindowBytes, uint64_t{1}) * kWindowBytes;
+  const uint64_t largest = std::max(options.read_bytes / kWindowBytes, uint64_t{1}) * kWindowBytes;
   std::vector<Memory> memories;
   for (uint32_t thread = 0; thread < result.num_threads; ++thread) {
-    memories.push_back(map_memory(size));
+    memories.push_back(map_memory(largest));
     if (memories.back() == nullptr) return Error{ErrorCode::kUnavailable, "not enough memory to measure reads"};
-    std::memset(memories.back().get(), 1, size);
+    std::memset(memories.back().get(), 1, largest);
   }
-  for (const uint32_t num_threads : thread_counts(result.num_threads)) {
-    const auto seconds = timed_windows(num_threads, options.num_repetitions, [&](uint32_t thread, uint32_t window) {
-      const char* memory = static_cast<const char*>(memories[thread].get());
-      read_result = machine.read(memory + window % (size / kWindowBytes) * kWindowBytes, kWindowBytes);
-    });
-    result.limits.push_back(
-        limit_of({"memory", machine.read_how, "GB/s", num_threads}, static_cast<double>(kWindowBytes), seconds));
+  for (const uint64_t size : working_sets(largest)) {
+    const uint64_t piece = std::min<uint64_t>(size, kWindowBytes);
+    for (const uint32_t num_threads : thread_counts(result.num_threads)) {
+      const auto seconds = timed_windows(num_threads, options.num_repetitions, [&](uint32_t thread, uint32_t window) {
+        const char* memory = static_cast<const char*>(memories[thread].get());
+        for (uint64_t done = 0; done < kWindowBytes; done += piece) {
+          read_result = machine.read(memory + (window * kWindowBytes + done) % size, piece);
+        }
+      });
+      Limit limit{size == largest ? "memory" : "read", machine.read_how, "GB/s", num_threads};
+      limit.working_set_bytes = size;
+      result.limits.push_back(limit_of(limit, static_cast<double>(kWindowBytes), seconds));
+    }
   }
   return Done{};
+}
+
+void measure_peaks(const Machine& machine, const LimitOptions& options, MachineLimits& result) {
+  for (const Peak& peak : machine.peaks) {
+    const int64_t iterations = iterations_per_window(peak);
+    for (const uint32_t num_threads : thread_counts(result.num_threads)) {
+      const auto seconds = timed_windows(num_threads, options.num_repetitions,
+                                         [&](uint32_t, uint32_t) { peak.run(iterations); });
+      result.limits.push_back(limit_of({peak.name, peak.how, "GOP/s", num_threads},
+                                       peak.ops_per_iteration * static_cast<double>(iterations), seconds));
+    }
+  }
+}
+
+void add_wait(Limit limit, std::vector<double> seconds, MachineLimits& result) {
+  std::sort(seconds.begin(), seconds.end());
+  limit.best = seconds.front() * 1e9;
+  limit.median = seconds[seconds.size() / 2] * 1e9;
+  result.limits.push_back(limit);
+}
+
+void measure_waits(const LimitOptions& options, MachineLimits& result) {
+  if (result.num_threads == 1) return;  // nobody to wait for
+  add_wait({"barrier", "spin on a counter", "ns", result.num_threads},
+           barrier_times(result.num_threads, options.num_repetitions), result);
+  add_wait({"wake", "futex, asleep for 50 us", "ns", 2}, wake_times(50e-6, options.num_repetitions), result);
+  add_wait({"wake", "futex, asleep for 1 ms", "ns", 2}, wake_times(1e-3, options.num_repetitions), result);
 }
 
 }  // namespace
@@ -187,16 +156,9 @@ Result<MachineLimits> measure_limits(const LimitOptions& options) {
   result.cpu = cpu_name();
   result.num_threads = options.num_threads == 0 ? num_usable_cores() : options.num_threads;
   const Machine machine = choose_code();
-  TRY(measure_reads(machine, options, result));
-  for (const Peak& peak : machine.peaks) {
-    const int64_t iterations = iterations_per_window(peak);
-    for (const uint32_t num_threads : thread_counts(result.num_threads)) {
-      const auto seconds = timed_windows(num_threads, options.num_repetitions,
-                                         [&](uint32_t, uint32_t) { peak.run(iterations); });
-      result.limits.push_back(limit_of({peak.name, peak.how, "GOP/s", num_threads},
-                                       peak.ops_per_iteration * static_cast<double>(iterations), seconds));
-    }
-  }
+  if (!options.only_peaks) TRY(measure_reads(machine, options, result));
+  measure_peaks(machine, options, result);
+  if (!options.only_peaks) measure_waits(options, result);
   return result;
 }
 
