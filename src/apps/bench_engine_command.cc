@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "apps/model_source.h"
-#include "apps/model_view.h"
+#include "apps/bench_model.h"
 #include "apps/subcommands.h"
 #include "apps/wiring.h"
 #include "base/json.h"
 #include "lab/bench/engine_measurement.h"
 #include "lab/limits/machine_limits.h"
+#include "lab/limits/plain_read.h"
 
 namespace tandem::apps {
 namespace {
@@ -19,34 +19,28 @@ struct Report {
   std::string model;
   std::string architecture;
   std::string activations;
-  bench::ModelCost prefill_cost, decode_cost;
+  uint64_t weight_bytes = 0;
+  double kv_bytes_per_token = 0;
+  uint64_t activation_bytes_per_token = 0;  // between ops, read and written
+  std::vector<bench::OpCost> ops;
+  bench::BenchConfig config;
   bench::Peaks peaks;
   std::vector<bench::Measurement> measurements;
 
   bench::LimitShare share(const bench::Measurement& measurement) const {
-    const bool is_prefill = measurement.point.kind == bench::Kind::kPrefill;
-    return bench::limit_share(measurement, is_prefill ? prefill_cost : decode_cost, peaks);
+    return bench::limit_share(measurement, ops, config, peaks);
   }
 };
 
-void set_costs(const ModelView& view, const runner::ModelRunner& runner, Report& report) {
-  const model::ModelConfig& config = view.config;
-  const auto macs_of = [](const graph::Graph& graph) {
-    double macs = 0;
-    for (const graph::Weight& weight : graph.weights) {
-      if (weight.use == TD_WEIGHT_LINEAR) macs += static_cast<double>(weight.n) * weight.k;
-    }
-    return macs;
-  };
-  bench::ModelCost& cost = report.prefill_cost;
-  cost.weight_bytes = static_cast<double>(view.body.weight_bytes + view.head.weight_bytes);
-  cost.kv_bytes_per_token =
+void describe_model(const ModelView& view, const runner::ModelRunner& runner, Report& report) {
+  report.architecture = view.config.architecture;
+  report.activations = model::activations_name(runner.activations());
+  report.weight_bytes = view.body.weight_bytes + view.head.weight_bytes;
+  report.kv_bytes_per_token =
       static_cast<double>(runner.kv_layout().block_stride) / static_cast<double>(runner.block_tokens());
-  cost.ops_per_token = 2 * macs_of(view.graphs.body);
-  cost.ops_per_key = 4.0 * config.num_heads * config.head_dim * config.num_layers;
-  // Only a prompt's last row goes through the head; in decode each does.
-  report.decode_cost = cost;
-  report.decode_cost.ops_per_token += 2 * macs_of(view.graphs.head);
+  report.activation_bytes_per_token = view.body.activation_bytes_read + view.body.activation_bytes_written +
+                                      view.head.activation_bytes_read + view.head.activation_bytes_written;
+  report.ops = op_costs(view, runner.kv_layout());
 }
 
 // The better of two measurements: the machine can do what it once did.
@@ -57,9 +51,8 @@ void keep_better(const limits::MachineLimits& other, limits::MachineLimits& mach
 }
 
 void set_peaks(Report& report) {
-  const char* compute = report.activations == "int8" ? "int8" : report.activations == "bf16" ? "bf16" : "f32";
-  report.peaks = {report.machine.peak("memory", report.num_threads), report.machine.peak(compute, report.num_threads),
-                  compute};
+  const auto peak = [&](std::string_view name) { return report.machine.peak(name, report.num_threads); };
+  report.peaks = {0, peak("int8"), peak("bf16"), peak("f32")};
 }
 
 const char* kind_name(const bench::Measurement& measurement) {
@@ -82,6 +75,8 @@ void write_result(const Report& report, const bench::Measurement& measurement, J
     json.key("limit_fraction").null().key("limit").null();
   } else {
     json.key("limit_fraction").number(share.fraction).key("limit").string(share.name);
+    json.key("read_gb_per_s").number(share.read_bytes_per_s * 1e-9);
+    json.key("reads_were_steady").boolean(share.is_steady);
   }
   json.end_object();
 }
@@ -91,14 +86,16 @@ std::string report_json(const Report& report) {
   json.begin_object().key("machine").begin_object();
   json.key("cpu").string(report.machine.cpu);
   json.key("threads").unsigned_integer(report.num_threads);
-  json.key("memory_bytes_per_s").number(report.peaks.memory);
-  json.key("compute_ops_per_s").number(report.peaks.compute);
+  json.key("int8_ops_per_s").number(report.peaks.int8);
+  json.key("bf16_ops_per_s").number(report.peaks.bf16);
+  json.key("f32_ops_per_s").number(report.peaks.f32);
   json.end_object().key("model").begin_object();
   json.key("name").string(report.model);
   json.key("architecture").string(report.architecture);
   json.key("activations").string(report.activations);
-  json.key("weight_bytes").number(report.prefill_cost.weight_bytes);
-  json.key("kv_bytes_per_token").number(report.prefill_cost.kv_bytes_per_token);
+  json.key("weight_bytes").unsigned_integer(report.weight_bytes);
+  json.key("kv_bytes_per_token").number(report.kv_bytes_per_token);
+  json.key("activation_bytes_per_token").unsigned_integer(report.activation_bytes_per_token);
   json.end_object().key("results").begin_array();
   for (const bench::Measurement& measurement : report.measurements) write_result(report, measurement, json);
   json.end_array().end_object();
@@ -108,15 +105,20 @@ std::string report_json(const Report& report) {
 void print_table(const Report& report) {
   fmt::print("{} ({}, {} activations), {} threads, {}\n", report.model, report.architecture, report.activations,
              report.num_threads, report.machine.cpu.empty() ? "limits not measured" : report.machine.cpu);
-  fmt::print("{:<8} {:>7} {:>6} {:>6} {:>12} {:>8} {:>8}  {}\n", "KIND", "TOKENS", "BATCH", "DEPTH", "TOKENS/S",
-             "SPREAD", "OF LIMIT", "LIMIT");
+  fmt::print("{:<8} {:>7} {:>6} {:>6} {:>12} {:>8} {:>8} {:>7}  {}\n", "KIND", "TOKENS", "BATCH", "DEPTH", "TOKENS/S",
+             "SPREAD", "OF LIMIT", "GB/S", "LIMIT");
+  bool all_steady = true;
   for (const bench::Measurement& measurement : report.measurements) {
     const bench::LimitShare share = report.share(measurement);
-    fmt::print("{:<8} {:>7} {:>6} {:>6} {:>12.1f} {:>7.1f}% {:>8}  {}\n", kind_name(measurement),
+    const bool has_limit = !share.name.empty();
+    all_steady = all_steady && share.is_steady;
+    fmt::print("{:<8} {:>7} {:>6} {:>6} {:>12.1f} {:>7.1f}% {:>8} {:>7}  {}{}\n", kind_name(measurement),
                measurement.point.num_tokens, measurement.point.batch, measurement.point.depth, measurement.tokens_per_s,
-               measurement.spread * 100, share.name.empty() ? "-" : fmt::format("{:.0f}%", share.fraction * 100),
-               share.name);
+               measurement.spread * 100, has_limit ? fmt::format("{:.0f}%", share.fraction * 100) : "-",
+               has_limit ? fmt::format("{:.1f}", share.read_bytes_per_s * 1e-9) : "-", share.name,
+               share.is_steady ? "" : " *");
   }
+  if (!all_steady) fmt::print("* reads just before and just after differ by more than 5 %\n");
 }
 
 // The pool and the step that the points need, where the user left them open.
@@ -129,19 +131,38 @@ void fit_to_points(const std::vector<bench::Point>& points, runner::RunnerOption
   options.max_batched_tokens = std::max(options.max_batched_tokens, options.max_sequences);
 }
 
+Status set_config(const OptionValues& values, const runner::RunnerOptions& options, const runner::ModelRunner& runner,
+                  uint32_t window, Report& report) {
+  bench::BenchConfig& config = report.config;
+  config.block_size = runner.block_tokens();
+  config.num_blocks = runner.num_blocks();
+  config.vocab_size = runner.vocab_size();
+  config.max_model_len = runner.max_model_len();
+  config.chunk = options.max_batched_tokens;
+  config.num_repetitions = static_cast<uint32_t>(values.integer("repetitions"));
+  config.window = window;
+  if (!values.is_on("limits")) return Done{};
+  TRY_ASSIGN(limits::PlainRead reader, limits::PlainRead::create(runner.linear_bytes(), report.num_threads));
+  config.read_meter = [reader = std::move(reader)] { return reader.bytes_per_s(); };
+  return Done{};
+}
+
 }  // namespace
 
 Result<int> run_bench_engine(const cli::Invocation& invocation) {
   const OptionValues& values = invocation.values;
+  if (const Status source = check_bench_source(invocation.positionals, values); !source) {
+    fmt::print(stderr, "tandem: {}\n", source.error().message);
+    return kExitUsage;
+  }
   const std::vector<bench::Point> points = bench::points_of(values.integers("n-prompt"), values.integers("n-gen"),
                                                             values.integers("n-depth"), values.integers("batch-size"));
-  TRY_ASSIGN(const std::string path, locate_model(invocation.positionals[0]));
-  TRY_ASSIGN(runner::RunnerOptions options, runner_options(values, path));
+  TRY_ASSIGN(runner::RunnerOptions options, runner_options(values, ""));
   fit_to_points(points, options);
 
   Report report;
-  report.model = invocation.positionals[0];
   limits::LimitOptions limit_options;
+  limit_options.only_peaks = true;
   limit_options.num_threads = report.num_threads = options.num_threads != 0 ? options.num_threads
                                                                             : limits::num_usable_cores();
   options.num_threads = report.num_threads;
@@ -149,25 +170,19 @@ Result<int> run_bench_engine(const cli::Invocation& invocation) {
   if (has_limits) {
     TRY_ASSIGN(report.machine, limits::measure_limits(limit_options));
   }
-  TRY_ASSIGN(const ModelView view, view_model(path, values, "all"));
-  TRY_ASSIGN(const std::unique_ptr<runner::ModelRunner> runner, runner::ModelRunner::open(options, view.files));
-  limit_cache_beside(values, path, *runner);
-  report.architecture = view.config.architecture;
-  report.activations = model::activations_name(runner->activations());
-  set_costs(view, *runner, report);
+  TRY_ASSIGN(BenchModel model, open_bench_model(invocation.positionals, values, options));
+  TRY_ASSIGN(const std::unique_ptr<runner::ModelRunner> runner,
+             runner::ModelRunner::open(options, model.view.files));
+  if (!model.path.empty()) limit_cache_beside(values, model.path, *runner);
+  report.model = model.name;
+  describe_model(model.view, *runner, report);
+  TRY(set_config(values, options, *runner, model.view.config.sliding_window, report));
 
-  bench::BenchConfig config;
-  config.block_size = runner->block_tokens();
-  config.num_blocks = runner->num_blocks();
-  config.vocab_size = runner->vocab_size();
-  config.max_model_len = runner->max_model_len();
-  config.chunk = options.max_batched_tokens;
-  config.num_repetitions = static_cast<uint32_t>(values.integer("repetitions"));
   const SystemClock clock;
-  bench::EngineBench engine_bench(*runner, clock, config);
+  bench::EngineBench engine_bench(*runner, clock, report.config);
   for (const bench::Point& point : points) {
-    TRY_ASSIGN(const bench::Measurement measurement, engine_bench.measure(point));
-    report.measurements.push_back(measurement);
+    TRY_ASSIGN(bench::Measurement measurement, engine_bench.measure(point));
+    report.measurements.push_back(std::move(measurement));
   }
   if (has_limits) {
     TRY_ASSIGN(const limits::MachineLimits after, limits::measure_limits(limit_options));

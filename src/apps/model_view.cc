@@ -15,6 +15,11 @@ Result<ModelView> view_model(const std::string& model, const OptionValues& value
   TRY_ASSIGN(const std::string path, locate_model(model));
   TRY_ASSIGN(const runner::RunnerOptions options, runner_options(values, path));
   TRY_ASSIGN(model::WeightFiles files, model::WeightFiles::open(path));
+  return view_files(std::move(files), options, passes);
+}
+
+Result<ModelView> view_files(model::WeightFiles files, const runner::RunnerOptions& options,
+                             const std::string& passes) {
   TRY_ASSIGN(model::ModelConfig config, model::read_config(files));
   TRY_ASSIGN(const model::ModelTensors tensors, model::collect(files, config));
   const model::Activations activations =
@@ -32,7 +37,8 @@ Result<ModelView> view_model(const std::string& model, const OptionValues& value
   const graph::RowBytes row_bytes = [&](td_format format, uint32_t columns) {
     return device.row_bytes(format, columns);
   };
-  ModelView view{std::move(files), std::move(config), activations, std::move(graphs), std::move(choice), {}, {}};
+  ModelView view{std::move(files), std::move(config), activations, std::move(graphs), std::move(choice),
+                 {}, {}, {}, {}};
   const graph::WeightBytes weight_bytes = [&](const graph::Weight& weight) -> uint64_t {
     std::vector<td_weight_part> parts;
     const auto size = device.weight_pack_size(runner::describe_weight(weight, options.quantization, parts));
@@ -40,6 +46,8 @@ Result<ModelView> view_model(const std::string& model, const OptionValues& value
   };
   view.body = graph::cost_of(view.graphs.body, row_bytes, weight_bytes);
   view.head = graph::cost_of(view.graphs.head, row_bytes, weight_bytes);
+  for (const graph::Weight& weight : view.graphs.body.weights) view.body_weight_bytes.push_back(weight_bytes(weight));
+  for (const graph::Weight& weight : view.graphs.head.weights) view.head_weight_bytes.push_back(weight_bytes(weight));
   const bool reuse = view.passes.has("plan_memory");
   const graph::RowCounts rows{view.max_tokens, 64};
   view.arena_bytes = std::max(graph::plan_memory(view.graphs.body, rows, row_bytes, reuse).arena_bytes,

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/options.h"
 #include "compute/device/device.h"
@@ -11,6 +12,7 @@
 #include "compute/graph/plan.h"
 #include "compute/model/build_graph.h"
 #include "compute/model/weight_file.h"
+#include "serve/runner/model_runner.h"
 
 namespace tandem::apps {
 
@@ -21,11 +23,15 @@ struct ModelView {
   model::ModelGraphs graphs;     // borrow files
   graph::PassChoice passes;      // that ran
   graph::GraphCost body, head;
+  std::vector<uint64_t> body_weight_bytes, head_weight_bytes;  // as the device packs them, by WeightId
   uint64_t arena_bytes = 0;      // for steps of `max_tokens`
   uint32_t max_tokens = 512;
 };
 
 // `passes` as in --passes. Takes --activations and --quantization from `values`.
 Result<ModelView> view_model(const std::string& model, const OptionValues& values, const std::string& passes);
+
+// The same of files that are open.
+Result<ModelView> view_files(model::WeightFiles files, const runner::RunnerOptions& options, const std::string& passes);
 
 }  // namespace tandem::apps

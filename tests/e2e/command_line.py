@@ -165,7 +165,24 @@ def test_bench():
     too_long = tandem("bench", "engine", MODEL, "-p", "999999", "--no-limits", code=1)
     check("more than the model's" in too_long, f"a prompt that the model cannot take: {too_long}")
     limits = json.loads(tandem("bench", "limits", "--json", "-t", "1", "-r", "3", "--read-memory", "32MiB"))["limits"]
-    check([entry["limit"] for entry in limits] == ["memory", "int8", "bf16", "f32"], "four limits")
+    check([entry["limit"] for entry in limits] == ["read", "read", "read", "memory", "int8", "bf16", "f32"],
+          "reads of growing working sets, and three kinds of arithmetic")
+
+
+def test_bench_random():
+    gguf = os.path.join(scratch.name, "random.gguf")
+    report = json.loads(tandem("bench", "engine", "--random", "smol", "--type", "q4_0", "--write-gguf", gguf,
+                               "-p", "40", "-n", "4", "-b", "2", "-r", "1", "-t", "2", "--json"))
+    check(report["model"]["name"] == "random smol q4_0", "the model says that it is random")
+    check(report["model"]["activations"] == "int8", "and is of the type asked for")
+    check(all(0 < r["limit_fraction"] < 1 and r["read_gb_per_s"] > 0 for r in report["results"]), "limits are known")
+    # The file holds the same model; nothing of it is NaN, which would be an error.
+    from_file = json.loads(tandem("bench", "engine", gguf, "-p", "40", "-n", "0", "-r", "1", "--no-limits",
+                                  "--no-pack-cache", "--json"))
+    check(from_file["model"]["weight_bytes"] == report["model"]["weight_bytes"], "the file holds the same model")
+    check(from_file["results"][0]["limit_fraction"] is None, "without limits there is no part of them")
+    for wrong in (("--random", "smol", MODEL), (), (MODEL, "--write-gguf", gguf)):
+        tandem("bench", "engine", *wrong, code=2)
 
 
 class Server:

@@ -79,16 +79,19 @@ std::vector<CommandSpec> bench_commands() {
       {.name = "bench engine",
        .summary = "Measure prefill and decode of a model",
        .details = "Prefill: a prompt of p tokens computed at depth d. Decode: b sequences generate n tokens each at "
-                  "depth d. Printed: median, spread between repetitions, and the part of the machine's limit.",
-       .positionals = {kModel},
+                  "depth d. Printed: median, spread between repetitions, the part of the limit, and how fast the "
+                  "weights could be read then. The limit sums over the ops of a step: reading the op's weights and "
+                  "KV, or its arithmetic at the peak, whichever takes longer.",
+       .positionals = {{kModel.name, kModel.help, false}},
        .examples = {{"tandem bench engine smollm2", "one prompt of 512, 64 tokens"},
                     {"tandem bench engine smollm2 -p 512,4096 -n 64 -d 0,512,4096 -b 1,8,32 -t 2 -r 5 --json",
-                     "every combination"}},
-       .groups = {bench_engine_options(), model_options(), kv_options(), general_options()}},
+                     "every combination"},
+                    {"tandem bench engine --random llama-1b --type q4_0", "a shape, without its file"}},
+       .groups = {bench_engine_options(), random_model_options(), model_options(), kv_options(), general_options()}},
       {.name = "bench limits",
        .summary = "Measure what this machine can do at most",
-       .details = "Plain reads from memory, and the peaks of int8, bf16 and f32 arithmetic, of one thread and of all. "
-                  "Run it on a quiet machine.",
+       .details = "Plain reads by working set, and the peaks of int8, bf16 and f32 arithmetic, of one thread and of "
+                  "all; then what a barrier and a wake cost. Run it on a quiet machine.",
        .examples = {{"tandem bench limits", "a table"}, {"tandem bench limits --json -t 8", "for scripts"}},
        .groups = {bench_limits_options(), general_options()}},
   };

@@ -158,8 +158,25 @@ OptionGroup bench_engine_options() {
                .help = "Measurements of each point; the median is printed", .letter = 'r'},
               batched_tokens(),
               {.name = "limits", .type = kSwitch, .default_text = "true",
-               .help = "Measure this machine's limits first, to print which part of them was reached"},
+               .help = "Measure the machine's peaks, and reads beside each repetition, to print which part of the "
+                       "limit was reached"},
+              {.name = "passes", .default_text = "all",
+               .help = "Passes over the graph: all, none, or names separated by commas"},
               {.name = "json", .type = kSwitch, .default_text = "false", .help = "Print JSON in place of a table"},
+          }};
+}
+
+OptionGroup random_model_options() {
+  return {"Random model",
+          {
+              {.name = "random", .type = kChoice, .default_note = "MODEL is measured",
+               .choices = {"llama-1b", "smol", "qwen-0.5b"},
+               .help = "In place of MODEL: random weights in the shape of Llama-3.2-1B, SmolLM2-135M or "
+                       "Qwen2.5-0.5B, made in memory"},
+              {.name = "type", .type = kChoice, .default_text = "q8_0", .choices = {"q8_0", "q4_0", "q4_1", "bf16"},
+               .help = "Of its matrices, embedding and head among them"},
+              {.name = "write-gguf", .default_note = "not written",
+               .help = "Also write it to this file, for another program to run"},
           }};
 }
 
@@ -171,7 +188,7 @@ OptionGroup bench_limits_options() {
               {.name = "repetitions", .type = kInteger, .default_text = "40", .min = 3, .max = 10000,
                .help = "Measurements of each limit; best and median are printed", .letter = 'r'},
               {.name = "read-memory", .type = kBytes, .default_text = "256MiB", .min = 1 << 20,
-               .help = "Bytes each thread reads; should be far larger than the caches"},
+               .help = "Largest working set of each thread; should be far larger than the caches"},
               {.name = "json", .type = kSwitch, .default_text = "false", .help = "Print JSON in place of a table"},
           }};
 }

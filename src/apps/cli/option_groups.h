@@ -13,6 +13,7 @@ OptionGroup server_options();
 OptionGroup text_options();        // chat template and tokens
 OptionGroup answer_options();      // how `run` samples
 OptionGroup bench_engine_options();
+OptionGroup random_model_options();
 OptionGroup bench_limits_options();
 OptionGroup inspect_graph_options();
 OptionGroup json_options();        // --json alone

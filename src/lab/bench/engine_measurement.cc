@@ -1,11 +1,17 @@
 #include "lab/bench/engine_measurement.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
 namespace tandem::bench {
 namespace {
+
+// Reads before and after a repetition that differ by more tell nothing of what it could have read.
+constexpr double kSteadyDifference = 0.05;
+constexpr int kMaxTries = 3;
 
 uint32_t num_positions(const Point& point) { return std::max(point.depth + point.num_tokens, uint32_t{1}); }
 
@@ -22,6 +28,11 @@ std::vector<TokenId> some_tokens(uint32_t count, uint64_t seed, uint32_t vocab_s
     tokens.push_back(static_cast<TokenId>((state >> 33) % vocab_size));
   }
   return tokens;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
 }
 
 }  // namespace
@@ -53,28 +64,48 @@ uint32_t blocks_needed(const std::vector<Point>& points, uint32_t block_size) {
   return most;
 }
 
-LimitShare limit_share(const Measurement& measurement, const ModelCost& cost, const Peaks& peaks) {
-  const Point& point = measurement.point;
-  if (measurement.tokens_per_s <= 0 || peaks.memory <= 0 || peaks.compute <= 0 || cost.weight_bytes <= 0) return {};
-  const double tokens = static_cast<double>(point.num_tokens) * point.batch;
-  // A row at position i attends to i + 1 keys; on average to these:
-  const double keys_per_row = point.depth + (point.num_tokens + 1) / 2.0;
-  const double ops = tokens * (cost.ops_per_token + keys_per_row * cost.ops_per_key);
-  // Prefill reads the weights once, whatever the chunks: an engine that needs them more often is further from its
-  // limit. The rows of one step share the keys of their sequence.
-  double bytes = cost.weight_bytes + cost.kv_bytes_per_token * (point.depth + point.num_tokens);
-  if (point.kind == Kind::kDecode) {
-    bytes = point.num_tokens * (cost.weight_bytes + point.batch * keys_per_row * cost.kv_bytes_per_token);
+std::vector<StepWork> steps_of(const Point& point, const BenchConfig& config) {
+  std::vector<StepWork> steps;
+  const uint32_t window = config.window == 0 ? UINT32_MAX : config.window;
+  const uint32_t chunk = point.kind == Kind::kPrefill ? config.chunk : 1;
+  for (uint32_t begin = 0; begin < point.num_tokens; begin += chunk) {
+    const uint32_t count = std::min(chunk, point.num_tokens - begin);
+    StepWork step;
+    step.rows = static_cast<double>(point.batch) * count;
+    // A prompt's last row alone goes through the head; in decode each does.
+    step.head_rows = point.kind == Kind::kDecode || begin + count == point.num_tokens ? point.batch : 0;
+    for (uint32_t i = 0; i < count; ++i) step.keys_seen += std::min(window, point.depth + begin + i + 1);
+    // The rows of a sequence see its last keys, from the first that the first row sees.
+    const double before_first = std::min(window, point.depth + begin + 1) - 1.0;
+    step.keys_read = point.batch * (before_first + count);
+    step.keys_seen *= point.batch;
+    steps.push_back(step);
   }
-  const double seconds = tokens / measurement.tokens_per_s;
-  const double memory_share = bytes / peaks.memory / seconds;
-  const double compute_share = ops / peaks.compute / seconds;
-  if (memory_share >= compute_share) return {memory_share, "memory"};
-  return {compute_share, peaks.compute_name};
+  return steps;
+}
+
+LimitShare limit_share(const Measurement& measurement, const std::vector<OpCost>& ops, const BenchConfig& config,
+                       Peaks peaks) {
+  const std::vector<StepWork> steps = steps_of(measurement.point, config);
+  LimitShare share;
+  std::vector<double> fractions, reads;
+  for (const Repetition& repetition : measurement.repetitions) {
+    peaks.memory = repetition.read_bytes_per_s;
+    const LimitTime limit = limit_time(ops, steps, peaks);
+    if (limit.name.empty()) return {};
+    share.name = limit.name;
+    share.is_steady = share.is_steady && repetition.is_steady;
+    fractions.push_back(limit.seconds / repetition.seconds);
+    reads.push_back(repetition.read_bytes_per_s);
+  }
+  if (fractions.empty()) return {};
+  share.fraction = median(std::move(fractions));
+  share.read_bytes_per_s = median(std::move(reads));
+  return share;
 }
 
 EngineBench::EngineBench(sched::StepExecutor& executor, const Clock& clock, BenchConfig config)
-    : executor_(executor), clock_(clock), config_(config) {
+    : executor_(executor), clock_(clock), config_(std::move(config)) {
   greedy_.temperature = 0;
 }
 
@@ -171,6 +202,24 @@ Result<double> EngineBench::timed_run_s(const Point& point) {
   return clock_.now_s() - begin_s;
 }
 
+Result<Repetition> EngineBench::repeat(const Point& point) {
+  Repetition best;
+  double least_difference = 0;
+  for (int attempt = 0; attempt < kMaxTries; ++attempt) {
+    const double before = config_.read_meter ? config_.read_meter() : 0;
+    TRY_ASSIGN(const double seconds, timed_run_s(point));
+    if (!config_.read_meter) return Repetition{seconds, 0, true};
+    const double mean = (before + config_.read_meter()) / 2;
+    const double difference = mean > 0 ? std::abs(before - mean) * 2 / mean : 0;
+    if (attempt == 0 || difference < least_difference) {
+      least_difference = difference;
+      best = {seconds, mean, difference <= kSteadyDifference};
+    }
+    if (best.is_steady) break;
+  }
+  return best;
+}
+
 Result<Measurement> EngineBench::measure(const Point& point) {
   TRY(check_fits(point));
   start_sequences(point);
@@ -178,16 +227,18 @@ Result<Measurement> EngineBench::measure(const Point& point) {
   Point warm_up = point;
   if (point.kind == Kind::kDecode) warm_up.num_tokens = std::min(point.num_tokens, uint32_t{4});
   TRY(timed_run_s(warm_up));
-  std::vector<double> seconds;
+  Measurement measurement{point, 0, 0, {}};
+  std::vector<Repetition>& repetitions = measurement.repetitions;
   for (uint32_t i = 0; i < config_.num_repetitions; ++i) {
-    TRY_ASSIGN(const double run_s, timed_run_s(point));
-    seconds.push_back(run_s);
+    TRY_ASSIGN(const Repetition repetition, repeat(point));
+    repetitions.push_back(repetition);
   }
-  std::sort(seconds.begin(), seconds.end());
-  const double median_s = seconds[seconds.size() / 2];
+  std::ranges::stable_sort(repetitions, {}, &Repetition::seconds);
+  const double median_s = repetitions[repetitions.size() / 2].seconds;
   if (median_s <= 0) return Error{ErrorCode::kInternal, "the clock did not move"};
-  return Measurement{point, static_cast<double>(point.num_tokens) * point.batch / median_s,
-                     (seconds.back() - seconds.front()) / median_s};
+  measurement.tokens_per_s = static_cast<double>(point.num_tokens) * point.batch / median_s;
+  measurement.spread = (repetitions.back().seconds - repetitions.front().seconds) / median_s;
+  return measurement;
 }
 
 }  // namespace tandem::bench

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "lab/bench/step_limit.h"
 #include "serve/kv/block_id.h"
 #include "serve/sched/batch.h"
 
@@ -25,31 +26,28 @@ struct Point {
   uint32_t depth = 0;       // d
 };
 
-// What one step costs at least, from the model's sizes. Zeros where unknown: no limit is computed then.
-struct ModelCost {
-  double weight_bytes = 0;         // read by every step
-  double kv_bytes_per_token = 0;   // read per cached token and row that attends to it
-  double ops_per_token = 0;        // of the linears: two per weight
-  double ops_per_key = 0;          // of attention, per row and cached token
-};
+// Reads the weights as the packed model holds them, plainly; returns bytes per second.
+using ReadMeter = std::function<double()>;
 
-// What the machine can do: per second. `compute` is the peak of the activations' type.
-struct Peaks {
-  double memory = 0;
-  double compute = 0;
-  std::string_view compute_name;  // "int8", "bf16", "f32"
+struct Repetition {
+  double seconds = 0;
+  double read_bytes_per_s = 0;  // mean of just before and just after; 0: not measured
+  bool is_steady = true;        // the two differed by little
 };
 
 struct Measurement {
   Point point;
   double tokens_per_s = 0;  // of the median repetition, over the whole batch
   double spread = 0;        // (longest - shortest) / median time
+  std::vector<Repetition> repetitions;  // the shortest first
 };
 
-// The part of a limit that a measurement reached.
+// The part of the limit that a measurement reached, each repetition against the reads around it.
 struct LimitShare {
-  double fraction = 0;
-  std::string_view name;  // "memory", or Peaks::compute_name: whichever allows less; empty: unknown
+  double fraction = 0;           // limit time / measured time, median of the repetitions
+  std::string_view name;         // as in LimitTime; empty: unknown
+  double read_bytes_per_s = 0;   // median of the repetitions
+  bool is_steady = true;         // of all repetitions
 };
 
 struct BenchConfig {
@@ -59,6 +57,10 @@ struct BenchConfig {
   uint32_t max_model_len = 0;
   uint32_t chunk = 512;  // tokens of a prefill step
   uint32_t num_repetitions = 5;
+  uint32_t window = 0;  // keys that a row sees, itself included; 0: all
+  // Called before and after each repetition; one whose two reads differ too much is repeated, a bounded number of
+  // times. Empty: no reads.
+  ReadMeter read_meter;
 };
 
 // All combinations: for each depth every prompt length, then for each depth every batch and length. Zeros among the
@@ -69,7 +71,12 @@ std::vector<Point> points_of(const std::vector<int64_t>& prompts, const std::vec
 // Blocks that the largest of the points needs.
 uint32_t blocks_needed(const std::vector<Point>& points, uint32_t block_size);
 
-LimitShare limit_share(const Measurement& measurement, const ModelCost& cost, const Peaks& peaks);
+// The steps of one repetition, as EngineBench runs them.
+std::vector<StepWork> steps_of(const Point& point, const BenchConfig& config);
+
+// `peaks.memory` is not looked at: the repetitions have their own.
+LimitShare limit_share(const Measurement& measurement, const std::vector<OpCost>& ops, const BenchConfig& config,
+                       Peaks peaks);
 
 // Borrows executor and clock. One thread.
 class EngineBench {
@@ -92,6 +99,7 @@ class EngineBench {
   Status prefill(uint32_t sequence_index, uint32_t end);  // computes up to position `end`
   Status decode_step();                                   // one more token of every sequence
   Result<double> timed_run_s(const Point& point);
+  Result<Repetition> repeat(const Point& point);
   Result<sched::StepOutcome> run_step(sched::Batch& batch);
 
   sched::StepExecutor& executor_;

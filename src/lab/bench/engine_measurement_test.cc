@@ -106,18 +106,26 @@ TEST_CASE("points: every combination; a length of 0 asks for nothing") {
   CHECK(blocks_needed({{Kind::kPrefill, 17, 1, 0}}, 16) == 2);
 }
 
-TEST_CASE("the limit is the one that allows less") {
-  const ModelCost cost = {100e6, 1000, 200e6, 2000};
-  const Peaks peaks = {50e9, 1e12, "int8"};
-  // 100 MB a token at 50 GB/s: 500 tokens/s at most.
-  LimitShare share = limit_share({{Kind::kDecode, 1, 1, 0}, 250, 0}, cost, peaks);
-  CHECK(share.name == "memory");
-  CHECK(share.fraction == doctest::Approx(0.5).epsilon(1e-3));
-  // 200 MOP a token at 1 TOP/s: 5000 tokens/s at most.
-  share = limit_share({{Kind::kPrefill, 512, 1, 0}, 2500, 0}, cost, peaks);
-  CHECK(share.name == "int8");
-  CHECK(share.fraction == doctest::Approx(0.5).epsilon(1e-2));
-  CHECK(limit_share({{Kind::kPrefill, 512, 1, 0}, 2500, 0}, {}, peaks).name.empty());
+TEST_CASE("reads are taken around each repetition, and one between unequal reads is repeated a few times") {
+  ManualClock clock;
+  FakeExecutor executor(clock);
+  BenchConfig with_reads = config();
+  std::vector<double> reads = {100, 102, 100, 120, 110, 111, 50, 60, 70, 80, 80, 90};
+  size_t next = 0;
+  with_reads.read_meter = [&] { return reads.at(next++); };
+  EngineBench bench(executor, clock, with_reads);
+  auto measured = bench.measure({Kind::kPrefill, 100, 1, 0});
+  REQUIRE(bool(measured));
+  CHECK(next == reads.size());
+  REQUIRE(measured->repetitions.size() == 3);
+  CHECK(measured->repetitions[0].read_bytes_per_s == doctest::Approx(101));
+  CHECK(measured->repetitions[0].is_steady);
+  CHECK(measured->repetitions[1].read_bytes_per_s == doctest::Approx(110.5));
+  CHECK(measured->repetitions[1].is_steady);
+  // No try was steady: the steadiest stays, and is marked.
+  CHECK(measured->repetitions[2].read_bytes_per_s == doctest::Approx(85));
+  CHECK_FALSE(measured->repetitions[2].is_steady);
+  CHECK(executor.num_steps == 1 + 1 + 2 + 3);
 }
 
 }  // namespace

@@ -159,6 +159,18 @@ Status ModelRunner::make_plans(const RunnerOptions& options, const model::ModelG
   return Done{};
 }
 
+std::vector<std::span<const uint8_t>> ModelRunner::linear_bytes() const {
+  std::vector<std::span<const uint8_t>> spans;
+  if (device_.properties().host_visible == 0) return spans;
+  for (const size_t graph : {0, 1}) {
+    for (const td_weight& weight : weights_.of_graph(graph)) {
+      if (weight.desc.use != TD_WEIGHT_LINEAR) continue;
+      spans.emplace_back(static_cast<const uint8_t*>(weight.address), weight.size_bytes);
+    }
+  }
+  return spans;
+}
+
 Status ModelRunner::make_fingerprint(std::span<const float> rope_table) {
   TRY_ASSIGN(const std::string device_digest, device_.fingerprint());
   Hasher hasher;

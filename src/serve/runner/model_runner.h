@@ -69,6 +69,8 @@ class ModelRunner final : public sched::StepExecutor {
   const std::string& fingerprint() const { return fingerprint_; }
   std::string device_name() const { return device_.properties().name; }
   uint64_t weight_bytes() const { return weights_.size_bytes(); }
+  // The packed matrices, for measuring how fast they can be read. Empty when the device's memory is not the host's.
+  std::vector<std::span<const uint8_t>> linear_bytes() const;
   bool weights_were_cached() const { return weights_.was_cached(); }
   std::string packed_file() const { return weights_.cache_file(); }  // empty: none is mapped
   model::Activations activations() const { return activations_; }
