@@ -139,7 +139,7 @@ def source_files(root):
     for path in sorted(root.rglob("*")):
         parts = path.relative_to(root).parts
         is_hidden = any(part.startswith(".") and part != ".ci" for part in parts[:-1])
-        if not is_hidden and not SKIPPED_FOLDERS & set(parts[:-1]) and path.suffix in TEXT and path.is_file():
+        if not is_hidden and not SKIPPED_FOLDERS & set(parts) and path.suffix in TEXT and path.is_file():
             yield path
 
 
