@@ -1,0 +1,206 @@
+#pragma once
+// The messages of docs/protocol.md, section 3, as plain structs. Session messages travel on the ordered stream of a
+// gateway-node pair, peer messages between nodes. KV bytes are referenced by a Payload, never held here.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "base/sampling_params.h"
+#include "cluster/handoff/ids.h"
+#include "cluster/handoff/shape.h"
+
+namespace tandem::handoff {
+
+enum class Role : uint8_t { kPrefill, kDecode, kMixed };
+enum class Finish : uint8_t { kNone, kStop, kLength };
+enum class ReserveRefusal : uint8_t { kNoRoom, kDraining, kNeverFits, kUnknownFormat };
+
+// Bytes that a transport holds: where a received frame lies, or which block a frame is made of. Valid until the
+// actions of the step that got it are done.
+struct Payload {
+  uint64_t handle = 0;
+  uint32_t size_bytes = 0;
+};
+
+// All that must be equal for two nodes to hand KV over. Compared field by field, so that the difference can be named.
+struct Fingerprint {
+  std::string weights, kv_layout, kv_dtype, numerics;
+  uint32_t block_size = 16, num_layers = 0, num_kv_heads = 0;
+  uint32_t tp = 1, pp = 1;  // may differ: KV is re-sharded on the way
+  bool operator==(const Fingerprint&) const = default;
+};
+// The name of a field that forbids the hand-off; empty: none does.
+std::string differing_field(const Fingerprint& a, const Fingerprint& b);
+
+struct ChoiceState {
+  std::vector<TokenId> tokens;  // emitted
+  bool is_finished = false;
+};
+
+// RequestState v1: what a node needs to go on with a request. Everything else is derived from tokens.
+struct RequestState {
+  uint32_t version = 1;
+  std::string model, adapter;
+  std::vector<TokenId> prompt;
+  SamplingParams sampling;  // the seed is always set: the gateway draws it when the client gives none
+  uint32_t max_tokens = 0, min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<TokenId> stop_token_ids;
+  std::vector<std::string> stop_strings;
+  std::string grammar_source, cache_salt;
+  std::vector<ChoiceState> choices;
+};
+HandoffShape shape_of(const RequestState& state, uint32_t block_size, uint32_t num_layer_groups);
+
+struct TokenEntry {
+  RequestId request;
+  Attempt attempt = 0;
+  uint32_t choice = 0, index = 0;  // index: of the choice's tokens, from 0
+  TokenId token = 0;
+  float logprob = 0;
+  Finish finish = Finish::kNone;
+};
+
+struct MirrorProgress {
+  RequestId request;
+  Attempt attempt = 0;
+  NodeRef holder;
+  uint32_t lag_tokens = 0;  // decoded and not yet at the holder, the largest over the choices
+};
+
+struct Beat {
+  uint64_t io_seq = 0, step_seq = 0;
+  uint32_t step_running_ms = 0, step_predicted_ms = 0;
+  uint32_t num_running = 0, num_waiting = 0, private_free = 0, shared_free = 0;  // load; blocks
+  std::vector<MirrorProgress> mirrored;
+  uint32_t credits = 0;  // unfinished Prefills this session may have here; holds back first attempts only
+  uint64_t config_revision = 0;
+  bool is_draining = false;
+};
+
+struct Hello {
+  uint32_t proto = 1;
+  NodeRef from;
+  SessionId session;
+  Fingerprint fingerprint;
+  Role role = Role::kMixed;
+  uint64_t role_epoch = 0;
+  uint32_t capacity_blocks = 0, credits = 0;
+};
+struct Reserve {
+  RequestId request;
+  Attempt attempt = 0;
+  NodeRef source;
+  HandoffShape shape;  // next_index and kv_tokens by choice
+  uint32_t growth_tokens = 0;  // predicted, over all choices
+  uint32_t deadline_left_ms = 0;
+};
+struct ReserveOk {
+  RequestId request;
+  Attempt attempt = 0;
+  uint64_t landing = 0;  // names the reservation in the target's memory
+  PartSet have;          // need not be pushed
+  uint64_t kv_token = 0; // the source shows it on the data plane
+};
+struct ReserveNo {
+  RequestId request;
+  Attempt attempt = 0;
+  ReserveRefusal reason = ReserveRefusal::kNoRoom;
+};
+struct Running {
+  RequestId request;
+  Attempt attempt = 0;
+};
+struct Prefill {
+  RequestId request;
+  Attempt attempt = 0;
+  NodeRef target;
+  uint64_t landing = 0, kv_token = 0;
+  PartSet have;
+  RequestState state;
+  uint32_t deadline_left_ms = 0, priority = 0;
+  std::string traceparent;
+};
+struct First {
+  TokenEntry entry;
+};
+struct XferFailed {
+  RequestId request;
+  Attempt attempt = 0;
+  NodeRef peer;
+};
+struct Failed {
+  RequestId request;
+  Attempt attempt = 0;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+};
+struct TokenBatch {
+  uint64_t step = 0;
+  std::vector<TokenEntry> entries;
+  std::optional<Beat> beat;
+};
+struct SetMirror {  // to the target
+  RequestId request;
+  Attempt attempt = 0;
+  NodeRef holder;
+};
+struct Hold {  // to a node that becomes the holder of a decode it did not prefill in this attempt
+  RequestId request;
+  Attempt attempt = 0;
+  RequestState state;
+};
+struct Release {
+  RequestId request;
+  Attempt upto_attempt = 0;
+};
+using SessionMessage = std::variant<Hello, Reserve, ReserveOk, ReserveNo, Running, Prefill, First, XferFailed, Failed,
+                                    TokenBatch, Beat, SetMirror, Hold, Release>;
+
+struct Push {
+  RequestId request;
+  Attempt attempt = 0;
+  uint64_t landing = 0;
+  uint32_t block = 0, layer_group = 0;  // block: number in the shape
+  uint64_t checksum = 0;                // XXH3 of the bytes
+  Payload payload;
+};
+struct Commit {
+  RequestId request;
+  Attempt attempt = 0;
+  uint32_t num_parts = 0;            // the manifest: both sides must mean the same shape
+  std::vector<TokenEntry> first;     // of each unfinished choice
+  RequestState state;                // the chain that `first` was sampled from
+};
+struct CommitAck {
+  RequestId request;
+  Attempt attempt = 0;
+};
+struct Stale {
+  RequestId request;
+  Attempt attempt = 0;
+  Attempt newest = 0;  // the attempt that the answering node knows; 0: it knows nothing of the request
+};
+struct Mirror {
+  RequestId request;
+  Attempt attempt = 0;
+  uint32_t choice = 0, from_position = 0;
+  std::vector<TokenId> tokens;  // whose KV it is; empty: only asks how far the holder is
+  Payload payload;
+};
+struct MirrorAck {
+  RequestId request;
+  Attempt attempt = 0;
+  uint32_t choice = 0, upto = 0;  // positions held
+};
+struct MirrorStop {
+  RequestId request;
+  Attempt attempt = 0;
+};
+using PeerMessage = std::variant<Push, Commit, CommitAck, Stale, Mirror, MirrorAck, MirrorStop>;
+
+}  // namespace tandem::handoff
