@@ -45,8 +45,9 @@ WORKS = [
 
 
 def chosen(pattern):
-    """The works whose name has `pattern` in it."""
-    return [work for work in WORKS if pattern in work.name]
+    """The work of that name, or else those whose name has `pattern` in it."""
+    exact = [work for work in WORKS if work.name == pattern]
+    return exact or [work for work in WORKS if pattern in work.name]
 
 
 def demo_file():
