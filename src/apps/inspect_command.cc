@@ -94,6 +94,14 @@ std::string graph_json(const ModelView& view) {
   return json.take();
 }
 
+const char* kv_type_name(uint32_t kind) {
+  switch (kind) {
+    case TD_KV_F32: return "f32";
+    case TD_KV_INT8: return "int8";
+    default: return "bf16";
+  }
+}
+
 Status write_file(const std::string& path, const std::string& text) {
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
@@ -158,6 +166,7 @@ Result<int> run_inspect_kv(const cli::Invocation& invocation) {
   if (invocation.values.is_on("json")) {
     JsonWriter json;
     json.begin_object();
+    json.key("type").string(kv_type_name(layout.kind));
     json.key("blocks").unsigned_integer(runner->num_blocks());
     json.key("block_tokens").unsigned_integer(layout.block_tokens);
     json.key("block_bytes").unsigned_integer(layout.block_stride);
@@ -170,9 +179,9 @@ Result<int> run_inspect_kv(const cli::Invocation& invocation) {
     fmt::print("{}\n", json.text());
     return kExitDone;
   }
-  fmt::print("blocks {} of {} tokens, {} bytes each ({} a layer, {} a head)\npool {} tokens, {:.1f} MB\n"
+  fmt::print("type {}\nblocks {} of {} tokens, {} bytes each ({} a layer, {} a head)\npool {} tokens, {:.1f} MB\n"
              "longest sequence {} tokens\n",
-             runner->num_blocks(), layout.block_tokens, layout.block_stride, layout.layer_stride, layout.head_stride,
+             kv_type_name(layout.kind), runner->num_blocks(), layout.block_tokens, layout.block_stride, layout.layer_stride, layout.head_stride,
              pool_tokens, static_cast<double>(pool_bytes) / 1e6, runner->max_model_len());
   return kExitDone;
 }

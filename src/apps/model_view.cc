@@ -44,8 +44,10 @@ Result<ModelView> view_files(model::WeightFiles files, const runner::RunnerOptio
     const auto size = device.weight_pack_size(runner::describe_weight(weight, options.quantization, parts));
     return size ? size.value() : 0;  // a weight that cannot be packed is refused when the model opens
   };
-  view.body = graph::cost_of(view.graphs.body, row_bytes, weight_bytes);
-  view.head = graph::cost_of(view.graphs.head, row_bytes, weight_bytes);
+  TRY_ASSIGN(const td_kv_layout kv, runner::kv_layout_of(device, view.config, activations, options));
+  const uint64_t kv_layer_bytes = kv.layer_stride / kv.block_tokens;
+  view.body = graph::cost_of(view.graphs.body, row_bytes, weight_bytes, kv_layer_bytes);
+  view.head = graph::cost_of(view.graphs.head, row_bytes, weight_bytes, kv_layer_bytes);
   for (const graph::Weight& weight : view.graphs.body.weights) view.body_weight_bytes.push_back(weight_bytes(weight));
   for (const graph::Weight& weight : view.graphs.head.weights) view.head_weight_bytes.push_back(weight_bytes(weight));
   const bool reuse = view.passes.has("plan_memory");

@@ -28,7 +28,8 @@ struct ModelView {
   uint32_t max_tokens = 512;
 };
 
-// `passes` as in --passes. Takes --activations and --quantization from `values`.
+// `passes` as in --passes. Takes --activations, --quantization, --kv-cache-dtype and --block-size from
+// `values`, as far as the command has them.
 Result<ModelView> view_model(const std::string& model, const OptionValues& values, const std::string& passes);
 
 // The same of files that are open.

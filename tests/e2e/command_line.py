@@ -70,8 +70,14 @@ def test_inspect():
     check(fused["ops"] < plain["ops"] and fused["arena_bytes"] < plain["arena_bytes"], "passes bring something")
     check(plain["passes"] == [] and "plan_memory" in fused["passes"], "the passes that ran are named")
     check("digraph" in dot.read_text(), "the dot file")
+    written = {}
+    for kv in ("f32", "bf16", "int8"):
+        graph = json.loads(tandem("inspect", "graph", MODEL, "--json", "--kv-cache-dtype", kv))
+        written[kv] = graph["bytes_written_per_token"]
+    check(written["int8"] < written["bf16"] < written["f32"], f"KV is counted as it is stored: {written}")
     tandem("inspect", "graph", MODEL, "--passes", "nonsense", code=1)
     kv = json.loads(tandem("inspect", "kv", MODEL, "--kv-blocks", "8", "--json"))
+    check(kv["type"] == "f32", "the type of stored keys and values")
     check(kv["blocks"] == 8 and kv["pool_tokens"] == 128 and kv["max_model_len"] == 128, f"the pool: {kv}")
     bad = pathlib.Path(scratch.name) / "bad.gguf"
     bad.write_bytes(pathlib.Path(MODEL).read_bytes()[:1000])

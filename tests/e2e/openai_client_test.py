@@ -3,6 +3,7 @@
 
 BASE_URL ends in /v1. Any model will do: what is checked holds whatever it says. Exits 1 at the first fault.
 """
+import concurrent.futures
 import sys
 
 import openai
@@ -113,6 +114,32 @@ def test_completions():
     check(streamed == both.choices[0].text, "a completion streams its text")
 
 
+def test_streamed_tokens():
+    """The token ids of mixed requests, streamed all at once, are those of the same requests whole and one at a time."""
+    def request(index):
+        prompt = f"Story number {index}: " + "once upon a time " * (index % 5)
+        fields = {"model": MODEL, "prompt": prompt, "n": 1 + index % 2, "max_tokens": 8 + index,
+                  "seed": 100 + index, "temperature": 0 if index % 3 == 0 else 0.8}
+        if index % 4 == 1:
+            fields["top_p"] = 0.9
+        return {**fields, "extra_body": {"return_token_ids": True, "ignore_eos": True}}
+
+    def streamed(index):
+        tokens = {}
+        for chunk in client.completions.create(stream=True, **request(index)):
+            for choice in chunk.choices:
+                tokens.setdefault(choice.index, []).extend(choice.token_ids or [])
+        return tokens
+
+    whole = []
+    for index in range(16):
+        answer = client.completions.create(**request(index))
+        whole.append({choice.index: choice.token_ids for choice in answer.choices})
+        check(all(len(tokens) == 8 + index for tokens in whole[-1].values()), "an answer names all its tokens")
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        check(list(pool.map(streamed, range(16))) == whole, "streamed tokens are the whole answer's")
+
+
 def test_errors():
     error = expect(openai.NotFoundError, "an unknown model",
                    lambda: client.chat.completions.create(model="no-such-model", messages=MESSAGES))
@@ -137,6 +164,7 @@ test_choices()
 test_stop(answer)
 test_logprobs(answer)
 test_completions()
+test_streamed_tokens()
 test_errors()
 test_leaving_early()
 print("openai client", openai.__version__, ": all passed")

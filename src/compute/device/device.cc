@@ -26,6 +26,40 @@ Status run(Call call) {
   return to_status(call(&message), message);
 }
 
+// The first entry without a default that the table leaves out, or a group of which only some are there; empty: none.
+std::string missing_entry(const td_plugin& t) {
+  const std::pair<const char*, bool> needed[] = {
+      {"device_count", t.device_count != nullptr},
+      {"device_open", t.device_open != nullptr},
+      {"device_close", t.device_close != nullptr},
+      {"properties", t.properties != nullptr},
+      {"fingerprint", t.fingerprint != nullptr},
+      {"memory_alloc", t.memory_alloc != nullptr},
+      {"memory_free", t.memory_free != nullptr},
+      {"host_alloc with host_free", (t.host_alloc != nullptr) == (t.host_free != nullptr)},
+      {"stream_create", t.stream_create != nullptr},
+      {"stream_destroy", t.stream_destroy != nullptr},
+      {"stream_synchronize", t.stream_synchronize != nullptr},
+      {"copy_to_device", t.copy_to_device != nullptr},
+      {"copy_to_host", t.copy_to_host != nullptr},
+      {"copy_on_device", t.copy_on_device != nullptr},
+      {"row_bytes", t.row_bytes != nullptr},
+      {"kv_layout", t.kv_layout != nullptr},
+      {"weight_pack_size", t.weight_pack_size != nullptr},
+      {"weight_pack", t.weight_pack != nullptr},
+      {"op_supported", t.op_supported != nullptr},
+      {"plan_launch with plan_create", (t.plan_launch != nullptr) == (t.plan_create != nullptr)},
+      {"plan_destroy with plan_create", (t.plan_destroy != nullptr) == (t.plan_create != nullptr)},
+  };
+  for (const auto& [name, is_there] : needed) {
+    if (!is_there) return name;
+  }
+  const int num_event_entries = (t.event_create != nullptr) + (t.event_destroy != nullptr) +
+                                (t.event_record != nullptr) + (t.event_wait != nullptr) + (t.event_query != nullptr);
+  if (num_event_entries != 0 && num_event_entries != 5) return "all five event entries together";
+  return {};
+}
+
 }  // namespace
 
 Status to_status(td_status status, const td_message& message) {
@@ -43,6 +77,10 @@ Result<Plugin> Plugin::from_entry(td_plugin_entry entry) {
                      std::to_string(table->abi_major) + "." + std::to_string(table->abi_minor) + " (" +
                      std::to_string(table->size_bytes) + " bytes), this program " + std::to_string(TD_ABI_MAJOR) + "." +
                      std::to_string(TD_ABI_MINOR) + " (" + std::to_string(sizeof(td_plugin)) + " bytes)"};
+  }
+  if (const std::string missing = missing_entry(*table); !missing.empty()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 std::string("plug-in ") + (table->name != nullptr ? table->name : "?") + " lacks " + missing};
   }
   return Plugin(table);
 }
@@ -72,6 +110,23 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() {
   if (address_ != nullptr) table_->memory_free(device_, address_);
+}
+
+Event::Event(Event&& other) noexcept : table_(other.table_), event_(std::exchange(other.event_, nullptr)) {}
+Event::~Event() {
+  if (event_ != nullptr) table_->event_destroy(event_);
+}
+
+Status Event::record(Stream& stream) {
+  if (event_ == nullptr) return stream.synchronize();
+  return run([&](td_message* error) { return table_->event_record(event_, stream.stream_, error); });
+}
+
+Result<bool> Event::is_passed() const {
+  if (event_ == nullptr) return true;
+  uint32_t is_done = 0;
+  TRY(run([&](td_message* error) { return table_->event_query(event_, &is_done, error); }));
+  return is_done != 0;
 }
 
 Stream::Stream(Stream&& other) noexcept : table_(other.table_), stream_(std::exchange(other.stream_, nullptr)) {}
@@ -105,6 +160,11 @@ Status Stream::copy_blocks(void* kv, const td_kv_layout& layout, std::span<const
                        layout.block_stride));
   }
   return Done{};
+}
+
+Status Stream::wait(const Event& event) {
+  if (event.event_ == nullptr) return Done{};  // record() has waited already
+  return run([&](td_message* error) { return table_->event_wait(stream_, event.event_, error); });
 }
 
 Status Stream::host_callback(td_host_function function, void* argument) {
@@ -196,6 +256,14 @@ Result<Stream> Device::create_stream() {
   td_stream* stream = nullptr;
   TRY(run([&](td_message* error) { return table_->stream_create(device_, &stream, error); }));
   return Stream(table_, stream);
+}
+
+Result<Event> Device::create_event() {
+  td_event* event = nullptr;
+  if (table_->event_create != nullptr) {
+    TRY(run([&](td_message* error) { return table_->event_create(device_, &event, error); }));
+  }
+  return Event(table_, event);
 }
 
 uint64_t Device::row_bytes(td_format format, uint32_t columns) const {

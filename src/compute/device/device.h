@@ -1,5 +1,5 @@
 #pragma once
-// Plugin, Device, Buffer, Stream, DevicePlan: owning C++ handles over the C ABI (device_abi.h), with the ABI's
+// Plugin, Device, Buffer, Stream, Event, DevicePlan: owning C++ handles over the C ABI (device_abi.h), with the ABI's
 // documented defaults for entries that a plug-in leaves out. Errors carry the device's own words.
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tandem::device {
 
-// A plug-in's table, version-checked. A value; a loaded library stays mapped for the life of the program, since
+// A plug-in's table, checked for its version and for entries that have no default. A value; a loaded library stays mapped for the life of the program, since
 // devices may outlive the last Plugin.
 class Plugin {
  public:
@@ -51,6 +51,29 @@ class Buffer {
   uint64_t size_bytes_ = 0;
 };
 
+class Stream;
+
+// A point in a stream's work. One thread. The device must outlive it. One that was never recorded counts as passed.
+class Event {
+ public:
+  Event(Event&& other) noexcept;
+  Event& operator=(Event&&) = delete;
+  ~Event();
+
+  // Marks the end of what the stream has been given so far; again: moves the mark.
+  Status record(Stream& stream);
+  // Has the stream come that far? Does not wait.
+  Result<bool> is_passed() const;
+
+ private:
+  friend class Device;
+  friend class Stream;
+  Event(const td_plugin* table, td_event* event) : table_(table), event_(event) {}
+
+  const td_plugin* table_;
+  td_event* event_;  // null on devices without events, where record() waits for the stream instead
+};
+
 // Work in order. One thread. The device must outlive it.
 class Stream {
  public:
@@ -63,12 +86,15 @@ class Stream {
   Status copy_to_host(void* to_host, const void* from, uint64_t size_bytes);
   Status copy_on_device(void* to, const void* from, uint64_t size_bytes);
   Status copy_blocks(void* kv, const td_kv_layout& layout, std::span<const td_block_copy> copies);
+  // What is given to this stream from now on starts when `event` has passed, on whichever stream it was recorded.
+  Status wait(const Event& event);
   // Calls `function(argument)` when the stream has come this far.
   Status host_callback(td_host_function function, void* argument);
 
  private:
   friend class Device;
   friend class DevicePlan;
+  friend class Event;
   Stream(const td_plugin* table, td_stream* stream) : table_(table), stream_(stream) {}
 
   const td_plugin* table_;
@@ -110,6 +136,7 @@ class Device {
   // Read-only host bytes as device memory: in place when the device can, else by a copy.
   Result<Buffer> import(const void* host, uint64_t size_bytes);
   Result<Stream> create_stream();
+  Result<Event> create_event();
 
   uint64_t row_bytes(td_format format, uint32_t columns) const;
   Status fill_kv_layout(td_kv_layout& layout);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -49,6 +50,26 @@ TEST_CASE("a plug-in of another ABI, a shorter table or none is refused with bot
   CHECK(!Plugin::from_entry([]() -> const td_plugin* { return nullptr; }));
 }
 
+TEST_CASE("a table without an entry that has no default, or with half a group of entries, is refused by name") {
+  const auto complaint = [](const std::function<void(td_plugin&)>& spoil) {
+    FakeDevice fake;
+    spoil(fake.table());
+    const auto plugin = Plugin::from_entry(fake.entry());
+    return plugin ? std::string("accepted") : plugin.error().message;
+  };
+  CHECK(complaint([](td_plugin& t) { t.memory_free = nullptr; }) == "plug-in fake lacks memory_free");
+  CHECK(complaint([](td_plugin& t) { t.weight_pack = nullptr; }) == "plug-in fake lacks weight_pack");
+  CHECK(complaint([](td_plugin& t) { t.host_free = t.memory_free; }) == "plug-in fake lacks host_alloc with host_free");
+  CHECK(complaint([](td_plugin& t) {
+          t.event_query = [](td_event*, uint32_t*, td_message*) { return TD_OK; };
+        }) == "plug-in fake lacks all five event entries together");
+  CHECK(complaint([](td_plugin& t) {
+          t.plan_destroy = [](td_plan*) {};
+        }) == "plug-in fake lacks plan_destroy with plan_create");
+  CHECK(complaint([](td_plugin& t) { t.health = nullptr, t.copy_blocks = nullptr, t.host_callback = nullptr; }) ==
+        "accepted");
+}
+
 TEST_CASE("a plug-in file that is not there is not found") {
   const auto plugin = Plugin::load("/nowhere/libtandem_none.so", "none");
   REQUIRE(!plugin);
@@ -83,6 +104,7 @@ TEST_CASE("every status becomes an error of its kind, in the device's words") {
 TEST_CASE("all that is opened is given back once, moved or not") {
   FakeDevice fake;
   fake.add_plans();
+  fake.add_events();
   {
     Device first = open_fake(fake);
     Device device = std::move(first);
@@ -98,7 +120,9 @@ TEST_CASE("all that is opened is given back once, moved or not") {
     DevicePlan plan = need(device.create_plan(desc));
     DevicePlan moved_plan = std::move(plan);
     CHECK(static_cast<bool>(moved_plan.launch(moved_stream, {})));
-    CHECK(fake.num_live() == 5);
+    Event event = need(device.create_event());
+    const Event moved_event = std::move(event);
+    CHECK(fake.num_live() == 6);
   }
   CHECK(fake.num_live() == 0);
 }
@@ -188,6 +212,46 @@ TEST_CASE("a host callback comes after the stream's work, also on devices withou
   fake.fail(0, TD_DEVICE_LOST, "gone");
   CHECK(!stream.host_callback(count, &called));
   CHECK(called == 2);
+}
+
+TEST_CASE("an event marks a place in a stream; without events recording waits for the stream") {
+  FakeDevice fake;
+  {
+    Device device = open_fake(fake);
+    Stream copies = need(device.create_stream()), work = need(device.create_stream());
+    Event event = need(device.create_event());
+    fake.forget_calls();
+    CHECK(static_cast<bool>(event.record(copies)));
+    CHECK(fake.calls() == Calls{"stream_synchronize"});
+    fake.forget_calls();
+    CHECK(static_cast<bool>(work.wait(event)));
+    CHECK(need(event.is_passed()));
+    CHECK(fake.calls().empty());
+    fake.fail(0, TD_DEVICE_LOST, "gone");
+    CHECK(event.record(copies).error().code == ErrorCode::kUnavailable);
+  }
+  fake.add_events();
+  {
+    Device device = open_fake(fake);
+    Stream copies = need(device.create_stream()), work = need(device.create_stream());
+    fake.forget_calls();
+    Event event = need(device.create_event());
+    fake.let_events_pass(false);
+    CHECK(static_cast<bool>(event.record(copies)));
+    CHECK(!need(event.is_passed()));
+    CHECK(static_cast<bool>(work.wait(event)));
+    fake.let_events_pass(true);
+    CHECK(need(event.is_passed()));
+    CHECK(fake.calls() == Calls{"event_create", "event_record", "event_query", "event_wait", "event_query"});
+    for (uint32_t call = 0; call < 4; ++call) {
+      fake.fail(0, TD_INTERNAL, "broken");
+      if (call == 0) CHECK(!device.create_event());
+      if (call == 1) CHECK(!event.record(copies));
+      if (call == 2) CHECK(!work.wait(event));
+      if (call == 3) CHECK(!event.is_passed());
+    }
+  }
+  CHECK(fake.num_live() == 0);
 }
 
 TEST_CASE("a device that cannot say how it feels is well") {

@@ -88,6 +88,19 @@ struct FakeEntries {
     return status;
   }
 
+  static td_status event_create(td_device*, td_event** event, td_message* error) {
+    const td_status status = record("event_create", error);
+    if (status == TD_OK) give(event);
+    return status;
+  }
+  static void event_destroy(td_event* event) { current->take_back(event, "event_destroy"); }
+  static td_status event_record(td_event*, td_stream*, td_message* error) { return record("event_record", error); }
+  static td_status event_wait(td_stream*, td_event*, td_message* error) { return record("event_wait", error); }
+  static td_status event_query(td_event*, uint32_t* is_done, td_message* error) {
+    *is_done = current->events_pass_ ? 1 : 0;
+    return record("event_query", error);
+  }
+
   static td_status copy(const char* name, void* to, const void* from, uint64_t size_bytes, td_message* error) {
     const td_status status = record(std::string(name) + " " + std::to_string(size_bytes), error);
     if (status == TD_OK) memcpy(to, from, size_bytes);
@@ -196,6 +209,14 @@ void FakeDevice::add_plans() {
   table_.plan_create = FakeEntries::plan_create;
   table_.plan_launch = FakeEntries::plan_launch;
   table_.plan_destroy = FakeEntries::plan_destroy;
+}
+
+void FakeDevice::add_events() {
+  table_.event_create = FakeEntries::event_create;
+  table_.event_destroy = FakeEntries::event_destroy;
+  table_.event_record = FakeEntries::event_record;
+  table_.event_wait = FakeEntries::event_wait;
+  table_.event_query = FakeEntries::event_query;
 }
 
 void FakeDevice::fail(uint32_t call_index, td_status status, const std::string& message) {

@@ -24,9 +24,12 @@ class FakeDevice {
   // What Plugin::from_entry() takes; returns table().
   td_plugin_entry entry() const;
   // Of the optional entries health, memory_import, host_callback and copy_blocks are there; set to null what shall be
-  // missing. plan_create, plan_launch and plan_destroy are there after add_plans().
+  // missing. plan_create, plan_launch and plan_destroy are there after add_plans(), the event entries after add_events().
   td_plugin& table() { return table_; }
   void add_plans();
+  void add_events();
+  // Whether events that were recorded have passed, from now on. At first they have.
+  void let_events_pass(bool is_passing) { events_pass_ = is_passing; }
   td_properties& properties() { return properties_; }
 
   // The `call_index`-th call from now on that can fail (0: the next one) does, once.
@@ -52,6 +55,7 @@ class FakeDevice {
   std::vector<std::string> calls_;
   std::set<void*> live_;
   uintptr_t next_handle_ = 0x1000;  // of devices, streams and plans: nobody may look inside
+  bool events_pass_ = true;
   int64_t calls_until_failure_ = -1;
   td_status failure_ = TD_OK;
   std::string failure_message_;

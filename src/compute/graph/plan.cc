@@ -51,7 +51,8 @@ Plan lower(const Graph& graph, const MemoryPlan& memory, const RowBytes& row_byt
   return plan;
 }
 
-GraphCost cost_of(const Graph& graph, const RowBytes& row_bytes, const WeightBytes& weight_bytes) {
+GraphCost cost_of(const Graph& graph, const RowBytes& row_bytes, const WeightBytes& weight_bytes,
+                  uint64_t kv_layer_bytes) {
   GraphCost cost;
   cost.num_ops = static_cast<uint32_t>(graph.nodes.size());
   for (const Node& node : graph.nodes) {
@@ -64,10 +65,7 @@ GraphCost cost_of(const Graph& graph, const RowBytes& row_bytes, const WeightByt
     if (node.op == TD_OP_LINEAR) {
       cost.weight_bytes += weight_bytes(graph.weights[node.weights[0]]);
     }
-    if (node.op == TD_OP_KV_WRITE || node.op == TD_OP_ROPE_KV_WRITE) {
-      const size_t k = node.op == TD_OP_KV_WRITE ? 0 : 1;
-      cost.kv_bytes_written += 2ull * graph.values[node.in[k]].columns * 2;
-    }
+    if (node.op == TD_OP_KV_WRITE || node.op == TD_OP_ROPE_KV_WRITE) cost.kv_bytes_written += kv_layer_bytes;
   }
   return cost;
 }

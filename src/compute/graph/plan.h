@@ -23,10 +23,12 @@ struct GraphCost {
   uint64_t activation_bytes_read = 0;     // per token, between ops
   uint64_t activation_bytes_written = 0;  // per token
   uint64_t weight_bytes = 0;              // per step: linears
-  uint64_t kv_bytes_written = 0;          // per token, at two bytes an element
+  uint64_t kv_bytes_written = 0;          // per token
 };
 // Bytes that the device keeps a weight in.
 using WeightBytes = std::function<uint64_t(const Weight& weight)>;
-GraphCost cost_of(const Graph& graph, const RowBytes& row_bytes, const WeightBytes& weight_bytes);
+// `kv_layer_bytes`: what one token's keys and values of one layer take.
+GraphCost cost_of(const Graph& graph, const RowBytes& row_bytes, const WeightBytes& weight_bytes,
+                  uint64_t kv_layer_bytes);
 
 }  // namespace tandem::graph

@@ -3,6 +3,9 @@
 #include "compute/device/conformance.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <string>
@@ -19,6 +22,31 @@ device::Device open_cpu(const std::string& isa, uint32_t num_threads) {
   auto device = device::Device::open(*plugin, 0, {num_threads, 0, isa.c_str()});
   REQUIRE_MESSAGE(static_cast<bool>(device), (device ? "" : device.error().message));
   return std::move(device).value();
+}
+
+// What opening a device with many threads says when there is no room for their stacks. In a process of its own, whose
+// limit ends with it: 0 as it should be, else what was wrong.
+int open_without_room() {
+  rlimit room{};
+  room.rlim_cur = room.rlim_max = 512 << 20;
+  if (setrlimit(RLIMIT_AS, &room) != 0) return 1;
+  const td_plugin* table = tandem_plugin_cpu();
+  const td_device_options options{1000, 0, ""};
+  td_message message{};
+  td_device* device = nullptr;
+  if (table->device_open(0, &options, &device, &message) != TD_OUT_OF_MEMORY) return 2;
+  if (std::string(message.text).find("of 1000") == std::string::npos) return 3;
+  const td_device_options few{2, 0, ""};  // those that did start are gone
+  return table->device_open(0, &few, &device, &message) == TD_OK ? 0 : 4;
+}
+
+TEST_CASE("threads that the system does not give are an error of opening, and leave none behind") {
+  const pid_t child = fork();
+  if (child == 0) _exit(open_without_room());
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 void check_against_scalar(const std::string& isa, uint32_t num_threads) {

@@ -5,10 +5,11 @@
 #include <sys/sysinfo.h>
 
 #include <algorithm>
-#include <mutex>
+#include <exception>
 #include <new>
 #include <set>
 #include <string>
+#include <system_error>
 
 #include "base/hash.h"
 #include "base/result.h"
@@ -58,13 +59,17 @@ td_status report(const Status& status, td_message* error) {
   }
 }
 
-// No C++ exception may cross the ABI; the only one to expect is a failed allocation.
+// No C++ exception may cross the ABI. To expect are a failed allocation and a thread that the system does not give.
 template <class Call>
 td_status guarded(td_message* error, Call call) {
   try {
     return report(call(), error);
   } catch (const std::bad_alloc&) {
     return report(Error{ErrorCode::kExhausted, "out of memory"}, error);
+  } catch (const std::system_error& failure) {
+    return report(Error{ErrorCode::kExhausted, failure.what()}, error);
+  } catch (const std::exception& failure) {
+    return report(Error{ErrorCode::kInternal, failure.what()}, error);
   }
 }
 

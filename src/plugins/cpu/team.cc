@@ -4,6 +4,9 @@
 #include <sched.h>
 #include <time.h>
 
+#include <string>
+#include <system_error>
+
 #include "compute/kernels/denormals_off.h"
 
 namespace tandem::cpu {
@@ -52,14 +55,23 @@ uint32_t num_usable_cores() {
 
 Team::Team(uint32_t num_members) : num_members_(num_members == 0 ? num_usable_cores() : num_members) {
   const std::vector<int> cores = usable_cores();
+  threads_.reserve(num_members_ - 1);
   for (uint32_t member = 1; member < num_members_; ++member) {
-    threads_.emplace_back([this, member] { member_loop(member); });
+    try {
+      threads_.emplace_back([this, member] { member_loop(member); });
+    } catch (const std::system_error& failure) {
+      stop();
+      throw std::system_error(failure.code(), "cannot start thread " + std::to_string(member + 1) + " of " +
+                                                  std::to_string(num_members_));
+    }
     // Member 0 is the caller's thread, which is not ours to pin; the others keep off one core for it.
     if (cores.size() >= num_members_) pin_thread(threads_.back(), cores[member]);
   }
 }
 
-Team::~Team() {
+Team::~Team() { stop(); }
+
+void Team::stop() {
   is_stopping_.store(true);
   run_count_.fetch_add(1);
   run_count_.notify_all();

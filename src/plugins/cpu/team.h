@@ -21,6 +21,7 @@ class TeamTask {
 class Team {
  public:
   // 0: one member per core that this process may use. Threads are pinned when there are at least as many cores.
+  // Throws std::system_error, with no thread left behind, when the system does not give one.
   explicit Team(uint32_t num_members);
   ~Team();
   Team(const Team&) = delete;
@@ -36,6 +37,7 @@ class Team {
 
  private:
   void member_loop(uint32_t member);
+  void stop();
   // Waits until `word` is no longer `seen`.
   static void wait_change(const std::atomic<uint32_t>& word, uint32_t seen);
 

@@ -54,7 +54,7 @@ Status ModelRunner::load(const RunnerOptions& options, const model::WeightFiles&
   }
   const uint32_t wanted_len = options.max_model_len != 0 ? options.max_model_len : config_.max_position;
   activations_ = options.activations.value_or(model::default_activations(tensors, options.quantization));
-  TRY(choose_kv_layout(options));
+  TRY_ASSIGN(kv_layout_, kv_layout_of(device_, config_, activations_, options));
   // A file may claim any length; tables are made for what memory could hold the KV of.
   max_model_len_ = static_cast<uint32_t>(std::min<uint64_t>(wanted_len, most_positions(options)));
   const std::vector<float> rope_table = model::rope_cos_sin(config_.rope, config_.head_dim, max_model_len_);
@@ -72,19 +72,21 @@ Status ModelRunner::load(const RunnerOptions& options, const model::WeightFiles&
   return make_fingerprint(rope_table);
 }
 
-Status ModelRunner::choose_kv_layout(const RunnerOptions& options) {
-  kv_layout_ = {};
-  const KvType automatic = activations_ == model::Activations::kF32 ? KvType::kF32 : KvType::kBF16;
+Result<td_kv_layout> kv_layout_of(device::Device& device, const model::ModelConfig& config,
+                                  model::Activations activations, const RunnerOptions& options) {
+  td_kv_layout layout{};
+  const KvType automatic = activations == model::Activations::kF32 ? KvType::kF32 : KvType::kBF16;
   switch (options.kv_type == KvType::kAuto ? automatic : options.kv_type) {
-    case KvType::kF32: kv_layout_.kind = TD_KV_F32; break;
-    case KvType::kInt8: kv_layout_.kind = TD_KV_INT8; break;
-    default: kv_layout_.kind = TD_KV_BF16; break;
+    case KvType::kF32: layout.kind = TD_KV_F32; break;
+    case KvType::kInt8: layout.kind = TD_KV_INT8; break;
+    default: layout.kind = TD_KV_BF16; break;
   }
-  kv_layout_.block_tokens = options.block_tokens;
-  kv_layout_.num_layers = config_.num_layers;
-  kv_layout_.num_kv_heads = config_.num_kv_heads;
-  kv_layout_.head_dim = config_.head_dim;
-  return device_.fill_kv_layout(kv_layout_);
+  layout.block_tokens = options.block_tokens;
+  layout.num_layers = config.num_layers;
+  layout.num_kv_heads = config.num_kv_heads;
+  layout.head_dim = config.head_dim;
+  TRY(device.fill_kv_layout(layout));
+  return layout;
 }
 
 // An upper bound of the positions that the pool will hold.

@@ -43,6 +43,10 @@ struct RunnerOptions {
   std::string passes = "all";
 };
 
+// How `device` keeps this model's KV under these options.
+Result<td_kv_layout> kv_layout_of(device::Device& device, const model::ModelConfig& config,
+                                  model::Activations activations, const RunnerOptions& options);
+
 class ModelRunner final : public sched::StepExecutor {
  public:
   // Opens the files. kNotFound, kCorrupt or kInvalidArgument name file, tensor and reason.
@@ -89,7 +93,6 @@ class ModelRunner final : public sched::StepExecutor {
 
   explicit ModelRunner(device::Device device) : device_(std::move(device)) {}
   Status load(const RunnerOptions& options, const model::WeightFiles& files);
-  Status choose_kv_layout(const RunnerOptions& options);
   uint64_t most_positions(const RunnerOptions& options) const;
   Status choose_kv_blocks(const RunnerOptions& options, uint32_t wanted_len);
   Status make_plans(const RunnerOptions& options, const model::ModelGraphs& graphs, bool reuses_memory);
