@@ -10,9 +10,9 @@
  *  - A device may be used by one thread at a time; different devices by different threads.
  *  - Work on one stream runs in the order given. What a launch reads (td_bindings and all it points to) must stay
  *    unchanged until the stream has passed it.
- *  - The table only grows at its end, by entries that are optional; td_plugin.size_bytes says how much of it the plug-in
- *    knows. 1.0 is the first version: a shorter table than this one is refused. TD_ABI_MAJOR changes when something
- *    existing changes meaning.
+ *  - The table only grows at its end, by optional entries; td_plugin.size_bytes says how much of it the plug-in knows.
+ *    1.0 is the first version: a shorter table than this one is refused. TD_ABI_MAJOR changes when something existing
+ *    changes meaning.
  */
 #ifndef TANDEM_COMPUTE_DEVICE_DEVICE_ABI_H
 #define TANDEM_COMPUTE_DEVICE_DEVICE_ABI_H
@@ -262,8 +262,8 @@ typedef struct td_plugin {
   td_status (*stream_synchronize)(td_stream* stream, td_message* error);
   /* (optional; default: stream_synchronize, then the call) */
   td_status (*host_callback)(td_stream* stream, td_host_function function, void* argument, td_message* error);
-  /* (optional, all together; default: stream_synchronize at record, so that an event is always passed) An event that was
-   * never recorded is passed; recording again moves it. */
+  /* (optional, all together; default: stream_synchronize at record, so that an event is always passed) An event that
+   * was never recorded is passed; recording again moves it. */
   td_status (*event_create)(td_device* device, td_event** event, td_message* error);
   void (*event_destroy)(td_event* event);
   td_status (*event_record)(td_event* event, td_stream* stream, td_message* error);

@@ -24,7 +24,7 @@ class FakeDevice {
   // What Plugin::from_entry() takes; returns table().
   td_plugin_entry entry() const;
   // Of the optional entries health, memory_import, host_callback and copy_blocks are there; set to null what shall be
-  // missing. plan_create, plan_launch and plan_destroy are there after add_plans(), the event entries after add_events().
+  // missing. plan_create, plan_launch and plan_destroy are there after add_plans(), those of events after add_events().
   td_plugin& table() { return table_; }
   void add_plans();
   void add_events();
