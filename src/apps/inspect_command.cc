@@ -179,10 +179,12 @@ Result<int> run_inspect_kv(const cli::Invocation& invocation) {
     fmt::print("{}\n", json.text());
     return kExitDone;
   }
-  fmt::print("type {}\nblocks {} of {} tokens, {} bytes each ({} a layer, {} a head)\npool {} tokens, {:.1f} MB\n"
+  fmt::print("type {}\nblocks {} of {} tokens, {} bytes each ({} a layer, {} a head)\n"
+             "pool {} tokens, {:.1f} MB\n"
              "longest sequence {} tokens\n",
-             kv_type_name(layout.kind), runner->num_blocks(), layout.block_tokens, layout.block_stride, layout.layer_stride, layout.head_stride,
-             pool_tokens, static_cast<double>(pool_bytes) / 1e6, runner->max_model_len());
+             kv_type_name(layout.kind), runner->num_blocks(), layout.block_tokens, layout.block_stride,
+             layout.layer_stride, layout.head_stride, pool_tokens, static_cast<double>(pool_bytes) / 1e6,
+             runner->max_model_len());
   return kExitDone;
 }
 

@@ -12,8 +12,8 @@
 
 namespace tandem::device {
 
-// A plug-in's table, checked for its version and for entries that have no default. A value; a loaded library stays mapped for the life of the program, since
-// devices may outlive the last Plugin.
+// A plug-in's table, checked for its version and for entries that have no default. A value; a loaded library stays
+// mapped for the life of the program, since devices may outlive the last Plugin.
 class Plugin {
  public:
   static Result<Plugin> from_entry(td_plugin_entry entry);
