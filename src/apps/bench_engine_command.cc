@@ -81,11 +81,25 @@ void write_result(const Report& report, const bench::Measurement& measurement, J
   json.end_object();
 }
 
+// Of those around the repetitions; 0 without limits.
+double fastest_reads(const Report& report) {
+  double fastest = 0;
+  for (const bench::Measurement& measurement : report.measurements) {
+    for (const bench::Repetition& repetition : measurement.repetitions) {
+      fastest = std::max(fastest, repetition.read_bytes_per_s);
+    }
+  }
+  return fastest;
+}
+
 std::string report_json(const Report& report) {
   JsonWriter json;
   json.begin_object().key("machine").begin_object();
   json.key("cpu").string(report.machine.cpu);
   json.key("threads").unsigned_integer(report.num_threads);
+  json.key("memory_bytes_per_s").number(fastest_reads(report));
+  const bool is_int8 = report.activations == "int8", is_bf16 = report.activations == "bf16";
+  json.key("compute_ops_per_s").number(is_int8 ? report.peaks.int8 : is_bf16 ? report.peaks.bf16 : report.peaks.f32);
   json.key("int8_ops_per_s").number(report.peaks.int8);
   json.key("bf16_ops_per_s").number(report.peaks.bf16);
   json.key("f32_ops_per_s").number(report.peaks.f32);
