@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/sysinfo.h>
 
 #include <algorithm>
@@ -43,6 +44,7 @@ struct td_plan {
 namespace {
 
 constexpr uint64_t kAlignment = 64;
+constexpr uint64_t kHugePageBytes = 2u << 20;
 constexpr uint32_t kMaxThreads = 1024;
 constexpr const char* kPackLayout = "cpu-panel32-v1";
 
@@ -136,13 +138,17 @@ td_status fingerprint(td_device* device, char digest[33], td_message* error) {
   });
 }
 
+// Weights and KV are read once a step from end to end or in small pieces all over: with small pages the walks of the
+// page tables take as long as the reads, above all under a hypervisor. Advice only: without it all works as before.
 td_status memory_alloc(td_device* device, uint64_t size_bytes, void** address, td_message* error) {
   return guarded(error, [&]() -> Status {
-    const uint64_t rounded = std::max(kAlignment, (size_bytes + kAlignment - 1) / kAlignment * kAlignment);
-    void* memory = rounded < size_bytes ? nullptr : aligned_alloc(kAlignment, rounded);
+    const uint64_t alignment = size_bytes >= kHugePageBytes ? kHugePageBytes : kAlignment;
+    const uint64_t rounded = std::max(alignment, (size_bytes + alignment - 1) / alignment * alignment);
+    void* memory = rounded < size_bytes ? nullptr : aligned_alloc(alignment, rounded);
     if (memory == nullptr) {
       return Error{ErrorCode::kExhausted, "no " + std::to_string(size_bytes >> 20) + " MiB of memory"};
     }
+    if (alignment == kHugePageBytes) (void)madvise(memory, rounded, MADV_HUGEPAGE);
     device->owned.insert(memory);
     *address = memory;
     return Done{};
