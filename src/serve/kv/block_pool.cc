@@ -139,6 +139,15 @@ bool BlockPool::share(BlockId block, Part part) {
   return true;
 }
 
+bool BlockPool::recharge(BlockId block, Part part) {
+  BlockState state = states_[kv::index(block)];
+  if (state.part == part && state.num_owners == 1) return true;
+  if (state.num_owners != 1 || room(part) == 0) return false;
+  state.part = part;
+  set_state(block, state);
+  return true;
+}
+
 void BlockPool::release(BlockId block) {
   BlockState state = states_[kv::index(block)];
   TANDEM_CHECK(state.num_owners > 0);

@@ -49,6 +49,10 @@ class BlockPool {
   // One more owner of an owned or cached block. False, and no change, when the part has no room for it.
   bool share(BlockId block, Part part);
 
+  // The block's only owner charges it to `part` from now on. False, and no change, when there are several owners, or
+  // the part has no room.
+  bool recharge(BlockId block, Part part);
+
   // One owner less. Without owners a published block stays as cached, another is free.
   void release(BlockId block);
   void release_all(std::span<const BlockId> blocks);  // the last first: heads of chains are evicted last

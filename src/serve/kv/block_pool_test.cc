@@ -57,6 +57,22 @@ TEST_CASE("blocks are neighbours where they can be") {
   }
 }
 
+TEST_CASE("a block changes its part without moving, while it has one owner and the part has room") {
+  BlockPool pool = make_pool(3, 1);
+  const auto blocks = *pool.take(2, Part::kShared);
+  CHECK(!pool.take(1, Part::kShared));
+  CHECK(pool.recharge(blocks[0], Part::kPrivate));
+  CHECK(pool.num_charged(Part::kPrivate) == 1);
+  CHECK(!pool.recharge(blocks[1], Part::kPrivate));  // it is full
+  const BlockId other = pool.take(1, Part::kShared)->front();
+  CHECK(!pool.recharge(blocks[0], Part::kShared));
+  pool.release(other);
+  CHECK(pool.recharge(blocks[0], Part::kShared));
+  pool.share(blocks[0], Part::kShared);
+  CHECK(!pool.recharge(blocks[0], Part::kPrivate));
+  CHECK(pool.num_charged(Part::kShared) == 2);
+}
+
 TEST_CASE("prefill never takes the private part, decode takes it first and then the rest") {
   BlockPool pool = make_pool(10, 4);
   CHECK(pool.num_available(Part::kShared) == 6);
