@@ -18,6 +18,12 @@ class Holder {
 
   // A Prefill or Hold of this attempt: what is held of other tokens is forgotten. False: a newer attempt has it.
   bool pin(Attempt attempt, const RequestState& state);
+  // Of a choice no more than so many positions can be used: their block is gone, or is read by others.
+  void limit(uint32_t choice, uint32_t positions) {
+    if (positions >= held_[choice]) return;
+    held_[choice] = positions;
+    tokens_[choice].resize(positions > prompt_.size() ? positions - prompt_.size() : 0);
+  }
   // The source's prefill has computed all of `state`.
   void computed(const RequestState& state);
 

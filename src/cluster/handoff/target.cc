@@ -153,8 +153,17 @@ void Target::on_tokens(const std::vector<TokenEntry>& tokens, std::vector<TokenE
   if (are_all_finished(request_state_)) state_ = State::kEnded;
 }
 
+// A choice that finished before the hand-off has no blocks here, and none needs them again.
+std::vector<uint32_t> Target::wanted_at_holder() const {
+  std::vector<uint32_t> wanted = written();
+  for (uint32_t c = 0; c < wanted.size(); ++c) {
+    if (request_state_.choices[c].is_finished) wanted[c] = 0;
+  }
+  return wanted;
+}
+
 void Target::poll_mirror(Actions& out) {
-  mirror_.poll(request_, attempt_, written(),
+  mirror_.poll(request_, attempt_, wanted_at_holder(),
                [&](uint32_t c, uint32_t position) {
                  const size_t num_prompt = request_state_.prompt.size();
                  return position < num_prompt ? request_state_.prompt[position]

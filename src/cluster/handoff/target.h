@@ -51,7 +51,7 @@ class Target {
   std::vector<uint32_t> written() const;  // positions with KV, by choice
   bool is_mirrored() const { return mirror_.is_on(); }
   const NodeRef& holder() const { return mirror_.holder(); }
-  uint32_t mirror_lag() const { return mirror_.lag(written()); }
+  uint32_t mirror_lag() const { return mirror_.lag(wanted_at_holder()); }
 
   // For tests of the harness only: lets decode start without the gate, to see that it is caught.
   void test_only_open_gate() { is_gate_open_ = true; }
@@ -59,6 +59,7 @@ class Target {
  private:
   void answer_reserve(Actions& out);
   void try_begin(Actions& out);
+  std::vector<uint32_t> wanted_at_holder() const;  // positions, by choice; none of finished ones
   void poll_mirror(Actions& out);
 
   RequestId request_;

@@ -1,0 +1,283 @@
+// The gateway's sessions, its loop, and how a request's actions become the gateway's.
+#include "cluster/role/gateway.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::role {
+
+using namespace handoff;
+
+template <class Event>
+void Gateway::with_request(const RequestId& id, Nanos now, GatewayOuts& out, const Event& event) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  GatewayActions actions;
+  const uint64_t mismatches = it->second->num_mismatches();
+  event(*it->second, GatewayRequest::Context{*this, config_.timing, now, actions});
+  num_mismatches_ += it->second->num_mismatches() - mismatches;
+  carry_out(actions, now, out);
+}
+
+void Gateway::carry_out(GatewayActions& actions, Nanos now, GatewayOuts& out) {
+  for (GatewayAction& action : actions) {
+    if (auto* to_node = std::get_if<ToNode>(&action)) {
+      const auto it = links_.find(to_node->node);
+      if (it == links_.end() || it->second.state != LinkState::kOpen) continue;
+      if (test_only.never_releases && std::holds_alternative<Release>(to_node->message)) continue;
+      out.push_back(SendNode{to_node->node, it->second.stream, std::move(to_node->message)});
+    } else if (const auto* emit = std::get_if<Emit>(&action)) {
+      out.push_back(DeliverToken{emit->entry});
+    } else if (const auto* failed = std::get_if<PairFailed>(&action)) {
+      if (!test_only.forgets_bad_pairs) bad_pairs_.failed(failed->source, failed->target, now, config_.timing);
+    } else if (const auto* worked = std::get_if<PairWorked>(&action)) {
+      bad_pairs_.worked(worked->source, worked->target);
+    } else if (auto* ended = std::get_if<EndRequest>(&action)) {
+      out.push_back(RequestEnded{ended->request, ended->error, std::move(ended->message)});
+    }
+  }
+  actions.clear();
+}
+
+void Gateway::sweep() {
+  std::erase_if(requests_, [](const auto& r) { return r.second->phase() == GatewayRequest::Phase::kDone; });
+}
+
+Status Gateway::submit(RequestId id, RequestState state, Nanos deadline, Nanos now) {
+  if (requests_.size() >= config_.max_requests) return Error{ErrorCode::kExhausted, "the queue is full"};
+  if (state.prompt.empty() || state.choices.empty()) return Error{ErrorCode::kInvalidArgument, "an empty prompt"};
+  const auto num_choices = static_cast<uint32_t>(state.choices.size());
+  const GatewayRequest::Options options{config_.is_mirrored, config_.does_holder_adopt, num_choices * state.max_tokens,
+                                        deadline};
+  auto request = std::make_unique<GatewayRequest>(id, std::move(state), options, now);
+  request->test_only = {test_only.has_no_attempt_fence, test_only.has_no_new_attempt};
+  if (!requests_.emplace(id, std::move(request)).second) return Error{ErrorCode::kInvalidArgument, "the id is in use"};
+  return Done{};
+}
+
+void Gateway::cancel(const RequestId& id, Nanos now, GatewayOuts& out) {
+  with_request(id, now, out, [](GatewayRequest& request, const auto& context) {
+    request.cancel(context, ErrorCode::kCancelled, "cancelled by the client");
+  });
+  sweep();
+}
+
+void Gateway::open(const std::string& node, NodeLink& link, Nanos now, GatewayOuts& out) {
+  link.state = LinkState::kOpening;
+  link.stream = next_stream_++;
+  link.opened_at = now;
+  out.push_back(OpenStream{node, link.stream});
+  Hello hello;
+  hello.from = config_.self;
+  hello.session = {config_.self.incarnation, link.hello.from.incarnation, link.stream};
+  out.push_back(SendNode{node, link.stream, hello});
+}
+
+void Gateway::on_hello(const std::string& node, NodeLink& link, const Hello& hello, Nanos now, GatewayOuts&) {
+  if (link.state != LinkState::kOpening) return;
+  const bool is_restarted = hello.from.incarnation != link.hello.from.incarnation;
+  if (is_restarted) {  // nothing of the old process is trusted
+    bad_pairs_.forget(node);
+    link.opened_at = now;
+    link.is_draining = false;
+  }
+  link.state = LinkState::kOpen;
+  link.hello = hello;
+  link.beat = {};
+  link.beat.credits = hello.credits;
+  link.gaps = {};
+  link.gaps.heard(now);
+  link.progressed_at = now;
+}
+
+void Gateway::on_beat(const std::string& node, NodeLink& link, const Beat& beat, Nanos now, GatewayOuts& out) {
+  if (beat.step_seq != link.beat.step_seq) {
+    link.progressed_at = now;
+    link.stuck_backoff = 0;
+  }
+  link.beat = beat;
+  link.is_draining |= beat.is_draining;
+  for (const MirrorProgress& progress : beat.mirrored) {
+    with_request(progress.request, now, out, [&](GatewayRequest& request, const auto& context) {
+      request.on_mirror_progress(node, progress, context);
+    });
+  }
+  if (!is_stuck(beat, config_.timing) || !is_busy(node)) return;
+  link.stuck_backoff = std::clamp(2 * link.stuck_backoff, 10 * config_.timing.reopen, 300 * config_.timing.reopen);
+  suspect(node, now, out);
+  link.retry_at = now + link.stuck_backoff;
+}
+
+void Gateway::on_batch(const std::string& node, const TokenBatch& batch, Nanos now, GatewayOuts& out) {
+  for (const TokenEntry& entry : batch.entries) {
+    with_request(entry.request, now, out, [&](GatewayRequest& request, const auto& context) {
+      request.on_token(node, entry, context);
+    });
+  }
+}
+
+void Gateway::on_stream_message(const std::string& node, uint64_t stream, const SessionMessage& message, Nanos now,
+                                GatewayOuts& out) {
+  now_ = now;
+  const auto it = links_.find(node);
+  if (it == links_.end()) return;
+  NodeLink& link = it->second;
+  const bool is_current = link.stream == stream && link.state != LinkState::kClosed;
+  if (!is_current && !test_only.has_no_session_fence) return;
+  if (is_current) link.gaps.heard(now);
+  if (const auto* hello = std::get_if<Hello>(&message)) {
+    if (is_current) on_hello(node, link, *hello, now, out);
+  } else if (const auto* beat = std::get_if<Beat>(&message)) {
+    if (is_current) on_beat(node, link, *beat, now, out);
+  } else if (const auto* batch = std::get_if<TokenBatch>(&message)) {
+    on_batch(node, *batch, now, out);
+  } else if (const auto* first = std::get_if<First>(&message)) {
+    with_request(first->entry.request, now, out, [&](GatewayRequest& request, const auto& context) {
+      request.on_token(node, first->entry, context);
+    });
+  } else {
+    RequestId id;
+    if (const auto* ok = std::get_if<ReserveOk>(&message)) id = ok->request;
+    else if (const auto* no = std::get_if<ReserveNo>(&message)) id = no->request;
+    else if (const auto* running = std::get_if<Running>(&message)) id = running->request;
+    else if (const auto* failed = std::get_if<XferFailed>(&message)) id = failed->request;
+    else if (const auto* error = std::get_if<Failed>(&message)) id = error->request;
+    with_request(id, now, out, [&](GatewayRequest& request, const auto& context) {
+      request.on_message(node, message, context);
+    });
+  }
+  sweep();
+}
+
+void Gateway::on_stream_closed(const std::string& node, uint64_t stream, Nanos now, GatewayOuts& out) {
+  const auto it = links_.find(node);
+  if (it == links_.end() || it->second.stream != stream || it->second.state == LinkState::kClosed) return;
+  suspect(node, now, out);
+}
+
+void Gateway::suspect(const std::string& node, Nanos now, GatewayOuts& out) {
+  now_ = now;
+  const auto it = links_.find(node);
+  if (it == links_.end() || it->second.state == LinkState::kClosed) return;
+  NodeLink& link = it->second;
+  out.push_back(CloseStream{node, link.stream});
+  link.state = LinkState::kClosed;
+  link.retry_at = now + config_.timing.reopen;
+  std::vector<RequestId> ids;
+  for (const auto& [id, request] : requests_) {
+    if (request->involves(node)) ids.push_back(id);
+  }
+  count_work();
+  for (const RequestId& id : ids) {
+    with_request(id, now, out,
+                 [&](GatewayRequest& request, const auto& context) { request.on_session_closed(node, context); });
+    count_work();
+  }
+}
+
+bool Gateway::is_busy(const std::string& node) const {
+  return std::any_of(requests_.begin(), requests_.end(), [&](const auto& r) { return r.second->involves(node); });
+}
+
+// Silence beyond what the node's own beats allow, the gateway's own stalls taken off.
+void Gateway::watch(Nanos now, GatewayOuts& out) {
+  SilenceCount count;
+  std::vector<std::string> silent;
+  for (auto& [node, link] : links_) {
+    if (link.state == LinkState::kOpening && now - link.opened_at >= config_.timing.open_timeout) {
+      out.push_back(CloseStream{node, link.stream});
+      link.state = LinkState::kClosed;
+      link.retry_at = now + config_.timing.reopen;
+    }
+    if (link.state != LinkState::kOpen) continue;
+    const bool has_work = is_busy(node);
+    const Nanos last = link.gaps.last_heard();
+    const Nanos silence = now - last - own_stall_.largest_since(last);
+    const Nanos limit = has_work ? link.gaps.suspect_after(config_.timing) : config_.timing.suspect_idle;
+    count.num_busy += has_work;
+    if (silence <= limit) continue;
+    count.num_silent += has_work;
+    silent.push_back(node);
+  }
+  if (silent.empty()) {
+    blames_itself_ = false;
+    return;
+  }
+  if (is_own_fault(count) && !blames_itself_) {
+    blames_itself_ = true;
+    blames_itself_until_ = now + config_.timing.self_blame;
+  }
+  if (blames_itself_ && now < blames_itself_until_) return;
+  for (const std::string& node : silent) {
+    ++num_suspicions_;
+    suspect(node, now, out);
+  }
+}
+
+// Decodes leave nodes that drain, one step at a time: the mirror first.
+void Gateway::move_away(Nanos now, GatewayOuts& out) {
+  for (const auto& [id, request] : requests_) {
+    const auto link = links_.find(request->target().id);
+    if (link != links_.end() && link->second.is_draining) move(id, now, out);
+  }
+}
+
+void Gateway::move(const RequestId& id, Nanos now, GatewayOuts& out) {
+  now_ = now;
+  const auto it = requests_.find(id);
+  if (it == requests_.end() || it->second->is_moving()) return;
+  if (it->second->phase() != GatewayRequest::Phase::kDecoding) return;
+  PlacementQuery query;
+  query.is_first_attempt = false;
+  query.not_target.insert(it->second->target().id);
+  const std::optional<Placed> placed = place(query);
+  if (!placed) return;
+  with_request(id, now, out,
+               [&](GatewayRequest& request, const auto& context) { request.move_to(placed->target, context); });
+}
+
+void Gateway::drain(const std::string& node) {
+  const auto it = links_.find(node);
+  if (it != links_.end()) it->second.is_draining = true;
+}
+
+void Gateway::on_tick(Nanos now, GatewayOuts& out) {
+  now_ = now;
+  own_stall_.looked(now);
+  watch(now, out);
+  for (auto& [node, link] : links_) {
+    if (link.state == LinkState::kClosed && now >= link.retry_at) open(node, link, now, out);
+  }
+  if (now - last_beat_ >= config_.timing.gateway_beat) {
+    last_beat_ = now;
+    for (const auto& [node, link] : links_) {
+      if (link.state == LinkState::kOpen) out.push_back(SendNode{node, link.stream, Beat{}});
+    }
+  }
+  count_work();
+  std::vector<RequestId> ids;
+  for (const auto& [id, request] : requests_) ids.push_back(id);
+  for (const RequestId& id : ids) {
+    const bool is_queued = requests_.at(id)->phase() == GatewayRequest::Phase::kQueued;
+    with_request(id, now, out, [](GatewayRequest& request, const auto& context) { request.on_tick(context); });
+    if (is_queued && requests_.at(id)->phase() != GatewayRequest::Phase::kQueued) count_work();  // a credit is used
+  }
+  move_away(now, out);
+  sweep();
+}
+
+std::string Gateway::dump() const {
+  std::string text = config_.self.id + ": " + std::to_string(requests_.size()) + " requests\n";
+  for (const auto& [node, link] : links_) {
+    text += "  " + node + " link " + std::to_string(static_cast<int>(link.state)) + " stream " +
+            std::to_string(link.stream) + (link.is_draining ? " draining" : "") + "\n";
+  }
+  for (const auto& [id, request] : requests_) {
+    text += "  " + std::to_string(id.low) + " phase " + std::to_string(static_cast<int>(request->phase())) + " a" +
+            std::to_string(request->attempt()) + " " + request->source().id + ">" + request->target().id +
+            " holder " + request->holder().id + "\n";
+  }
+  return text;
+}
+
+}  // namespace tandem::role

@@ -1,0 +1,77 @@
+#pragma once
+// KvTables: the KV blocks of one request on a node, and the blocks of a node by what they are reserved for.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cluster/handoff/messages.h"
+#include "serve/kv/block_pool.h"
+
+namespace tandem::role {
+
+// Blocks that the prompt fills are shared by the choices; the rest each has for itself (handoff/shape.h).
+struct KvTables {
+  std::vector<kv::BlockId> shared;
+  std::vector<std::vector<kv::BlockId>> own;  // by choice
+
+  bool is_empty() const;
+  uint32_t size() const;
+  // The block that holds `position` of the choice. It must be there.
+  kv::BlockId at(uint32_t choice, uint32_t position, uint32_t block_size) const;
+  kv::BlockId at(const handoff::HandoffShape& shape, uint32_t block_number) const;
+};
+
+// Positions [begin, begin + count) of one block.
+struct Slots {
+  kv::BlockId block{};
+  uint32_t begin = 0, count = 0;
+};
+std::vector<Slots> slots_of(const KvTables& tables, uint32_t choice, uint32_t from, uint32_t count,
+                            uint32_t block_size);
+
+// Four budgets over one pool: the private part for decode (running and reserved), a bound on what holders pin, and the
+// rest of the shared part for prefill and cache. A reservation is a count; its blocks are taken as they are needed, and
+// are always there, because all reservations together never exceed the private part.
+class KvStore {
+ public:
+  KvStore(const kv::PoolShape& shape, uint32_t max_pinned) : pool_(shape), shape_(shape), max_pinned_(max_pinned) {}
+
+  bool reserve(uint32_t num_blocks);
+  void unreserve(uint32_t num_blocks) { reserved_ -= num_blocks; }
+  uint32_t reserved() const { return reserved_; }
+  uint32_t num_private() const { return pool_.num_private(); }
+  uint32_t num_shared() const { return pool_.num_blocks() - pool_.num_private(); }
+  uint32_t max_pinned() const { return max_pinned_; }
+  uint32_t block_size() const { return shape_.block_size; }
+
+  // Makes `tables` hold the whole shape. False, and no change, without room.
+  bool fit(KvTables& tables, const handoff::HandoffShape& shape, kv::Part part);
+  bool append(KvTables& tables, uint32_t choice, kv::Part part);
+  // The cached blocks of the prompt's start, at most `max_blocks`.
+  void match(KvTables& tables, const handoff::RequestState& state, uint32_t max_blocks);
+  // Full, computed blocks of the first choice become findable: `num_positions` are computed.
+  void publish(const KvTables& tables, const handoff::RequestState& state, uint32_t num_positions);
+  void charge_to_private(const KvTables& tables);
+  void release(KvTables& tables);
+  // Keeps of a choice's own blocks only those that hold its first `num_positions`, and of them none that the cache or
+  // others read beyond that. Returns the positions that are left.
+  uint32_t cut(KvTables& tables, uint32_t choice, uint32_t num_positions);
+
+  const kv::BlockPool& pool() const { return pool_; }
+
+  struct TestOnly {  // rules left out
+    bool has_no_budget = false, matches_any_content = false;
+  };
+  TestOnly test_only;
+
+ private:
+  std::vector<TokenId> content(const std::vector<TokenId>& tokens) const;
+
+  kv::BlockPool pool_;
+  kv::PoolShape shape_;
+  uint32_t max_pinned_;
+  uint32_t reserved_ = 0;
+};
+
+}  // namespace tandem::role

@@ -1,0 +1,101 @@
+#pragma once
+// What a node wants done and what it is told, as values. The driver (sockets and an engine, or the simulator) carries
+// the actions out in order before the next event.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "cluster/handoff/messages.h"
+#include "cluster/role/kv_tables.h"
+
+namespace tandem::role {
+
+struct SendSession {
+  std::string gateway;
+  uint64_t stream = 0;
+  handoff::SessionMessage message;
+};
+struct CloseSession {
+  std::string gateway;
+  uint64_t stream = 0;
+};
+struct SendPeer {
+  handoff::NodeRef peer;
+  handoff::PeerMessage message;
+};
+// Read a block's layer group, checksum it, send it as `push` with the payload.
+struct SendBlock {
+  handoff::NodeRef peer;
+  handoff::Push push;
+  kv::BlockId block{};
+};
+struct SendKv {  // a mirror frame and the slots its payload is made of
+  handoff::NodeRef peer;
+  handoff::Mirror frame;
+  std::vector<Slots> slots;
+};
+struct CopyBlock {  // a verified frame's bytes into a block's layer group
+  kv::BlockId block{};
+  uint32_t layer_group = 0;
+  handoff::Payload payload;
+};
+struct CopyKv {
+  std::vector<Slots> slots;
+  handoff::Payload payload;
+};
+
+// To the engine.
+struct StartPrefill {
+  handoff::RequestId request;
+  handoff::Attempt attempt = 0;
+  handoff::RequestState state;
+  KvTables tables;
+  std::vector<uint32_t> computed;  // positions by choice whose KV is in the tables already
+};
+struct StopPrefill {
+  handoff::RequestId request;
+};
+struct StartDecode {
+  handoff::RequestId request;
+  handoff::RequestState state;
+  KvTables tables;  // with room for the next token
+};
+struct ExtendTable {
+  handoff::RequestId request;
+  uint32_t choice = 0;
+  kv::BlockId block{};
+};
+struct StopDecoding {
+  handoff::RequestId request;
+};
+using NodeAction = std::variant<SendSession, CloseSession, SendPeer, SendBlock, SendKv, CopyBlock, CopyKv, StartPrefill,
+                                StopPrefill, StartDecode, ExtendTable, StopDecoding>;
+using NodeActions = std::vector<NodeAction>;
+
+// From the engine.
+struct PartsComputed {
+  handoff::RequestId request;
+  handoff::Attempt attempt = 0;
+  uint32_t layer_group = 0;
+  std::vector<uint32_t> blocks;  // numbers in the shape
+};
+struct Sampled {
+  handoff::RequestId request;
+  handoff::Attempt attempt = 0;
+  std::vector<handoff::TokenEntry> first;  // of each unfinished choice
+};
+struct StepTokens {  // of one request in one step
+  handoff::RequestId request;
+  std::vector<handoff::TokenEntry> tokens;
+};
+using EngineNews = std::variant<PartsComputed, Sampled, StepTokens>;
+
+struct EngineProgress {
+  uint64_t step_seq = 0;
+  uint32_t step_running_ms = 0, step_predicted_ms = 0;
+};
+
+}  // namespace tandem::role

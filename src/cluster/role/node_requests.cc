@@ -1,0 +1,383 @@
+// What a node does for one request: reservation, prefill, holding, decode.
+#include <algorithm>
+
+#include "cluster/role/node.h"
+#include "serve/kv/block_table.h"
+
+namespace tandem::role {
+
+using namespace handoff;
+
+// ---- target
+
+// Room for what the target grows by, a block more per choice for the one it has begun.
+static uint32_t blocks_to_reserve(const HandoffShape& shape, uint32_t growth_tokens) {
+  return shape.num_blocks() + growth_tokens / shape.block_size + shape.num_choices();
+}
+
+void Node::on_reserve(const std::string& gateway, Reserve reserve, Nanos now, NodeActions& out) {
+  reserve.shape.block_size = kv_.block_size();
+  reserve.shape.num_layer_groups = config_.num_layer_groups;
+  const Id id = reserve.request;
+  const auto it = entries_.find(id);
+  Actions actions;
+  if (it != entries_.end() && it->second.target) {
+    Entry& entry = it->second;
+    if (reserve.attempt <= entry.target->attempt()) return;
+    const bool is_kept = entry.target->state() == Target::State::kDecoding || refit_target(entry, reserve);
+    if (is_kept) {
+      entry.target->on_reserve(reserve, next_landing_++, actions);
+      return carry_out(id, entry, actions, out);
+    }
+    end_target(entry);
+    erase_if_empty(id);
+  }
+  const uint32_t wanted = blocks_to_reserve(reserve.shape, reserve.growth_tokens);
+  const bool never_fits = wanted > kv_.num_private();
+  if (is_draining_ || never_fits || !kv_.reserve(wanted)) {
+    const ReserveRefusal reason = is_draining_ ? ReserveRefusal::kDraining
+                                  : never_fits ? ReserveRefusal::kNeverFits
+                                               : ReserveRefusal::kNoRoom;
+    return send_to_gateway(gateway, ReserveNo{id, reserve.attempt, reason}, out);
+  }
+  Entry& entry = entries_[id];
+  entry.gateway = gateway;
+  entry.reserved = wanted;
+  entry.reserved_at = now;
+  // An own prefill's blocks become the target's when it is done; others arrive, and need a place now.
+  const bool is_local = reserve.source == config_.self;
+  if (!is_local && !kv_.fit(entry.decoding, reserve.shape, kv::Part::kPrivate)) {
+    end_target(entry);
+    erase_if_empty(id);
+    return send_to_gateway(gateway, ReserveNo{id, reserve.attempt, ReserveRefusal::kNoRoom}, out);
+  }
+  const uint64_t landing = next_landing_++;
+  entry.target.emplace(reserve, config_.self, landing, landing, PartSet(reserve.shape.num_parts()), actions);
+  if (test_only.has_no_gate) entry.target->test_only_open_gate();
+  if (test_only.has_no_push_fence) {
+    for (uint32_t b = 0; !is_local && b < reserve.shape.num_blocks(); ++b) {
+      test_only_landings_[landing].push_back(entry.decoding.at(reserve.shape, b));
+    }
+  }
+  carry_out(id, entry, actions, out);
+}
+
+// The reservation and its blocks for the shape of a newer attempt. False: a new one has to be made.
+bool Node::refit_target(Entry& entry, const Reserve& reserve) {
+  const bool was_local = entry.target->source() == config_.self;
+  const bool is_local = reserve.source == config_.self;
+  if (was_local != is_local) return false;
+  const uint32_t wanted = blocks_to_reserve(reserve.shape, reserve.growth_tokens);
+  if (wanted > entry.reserved) {
+    if (!kv_.reserve(wanted - entry.reserved)) return false;
+    entry.reserved = wanted;
+  }
+  return is_local || kv_.fit(entry.decoding, reserve.shape, kv::Part::kPrivate);
+}
+
+void Node::end_target(Entry& entry) {
+  if (entry.target && entry.target->state() == Target::State::kDecoding) {
+    kv_.publish(entry.decoding, entry.target->request_state(), entry.target->written()[0]);
+  }
+  entry.target.reset();
+  kv_.release(entry.decoding);
+  kv_.unreserve(entry.reserved);
+  entry.reserved = 0;
+}
+
+void Node::begin_decode(const Id& id, Entry& entry, const RequestState& state, NodeActions& out) {
+  // The table first: the engine writes the first tokens' KV in its first step.
+  const size_t at = out.size();
+  if (!extend_for(id, entry, state, out)) return;
+  out.resize(at);  // the tables go along whole
+  out.push_back(StartDecode{id, state, entry.decoding});
+}
+
+// A place for the newest token of each choice. Without one the request goes elsewhere.
+bool Node::extend_for(const Id& id, Entry& entry, const RequestState& state, NodeActions& out) {
+  for (uint32_t c = 0; c < state.choices.size(); ++c) {
+    if (state.choices[c].is_finished) continue;
+    const auto position = static_cast<uint32_t>(state.prompt.size() + state.choices[c].tokens.size() - 1);
+    const size_t needed = position / kv_.block_size() + 1;
+    while (entry.decoding.shared.size() + entry.decoding.own[c].size() < needed) {
+      if (!kv_.append(entry.decoding, c, kv::Part::kPrivate)) {
+        send_to_gateway(entry.gateway,
+                        Failed{id, entry.target->attempt(), ErrorCode::kExhausted, "no block to grow by"}, out);
+        return false;
+      }
+      out.push_back(ExtendTable{id, c, entry.decoding.own[c].back()});
+    }
+  }
+  return true;
+}
+
+void Node::on_step_tokens(const StepTokens& step, NodeActions& out) {
+  const auto it = entries_.find(step.request);
+  if (it == entries_.end() || !it->second.target) return;
+  Entry& entry = it->second;
+  if (entry.target->state() != Target::State::kDecoding) return;
+  Actions actions;
+  TokenBatch batch{++step_seq_, {}, {}};
+  entry.target->on_tokens(step.tokens, batch.entries, actions);
+  if (!batch.entries.empty()) send_to_gateway(entry.gateway, std::move(batch), out);
+  carry_out(it->first, entry, actions, out);
+  if (entry.target->state() == Target::State::kDecoding) {
+    if (extend_for(it->first, entry, entry.target->request_state(), out)) return;
+  } else {
+    kv_.publish(entry.decoding, entry.target->request_state(), entry.target->written()[0]);
+  }
+  out.push_back(StopDecoding{step.request});
+  end_target(entry);
+  erase_if_empty(step.request);
+}
+
+// ---- source and holder
+
+// Pins what is here of these tokens. Afterwards the holder's counts and the blocks agree, and no block that others read
+// will be written.
+void Node::pin_content(Entry& entry, Attempt attempt, const RequestState& state) {
+  const auto num_choices = static_cast<uint32_t>(state.choices.size());
+  if (!entry.holder) entry.holder.emplace(Holder(entry.source ? entry.source->request() : Id{}, num_choices));
+  Holder& holder = *entry.holder;
+  holder.pin(attempt, state);
+  const auto num_shared = static_cast<uint32_t>(state.prompt.size()) / kv_.block_size();
+  bool has_prompt = !entry.held.is_empty();
+  for (uint32_t c = 0; c < num_choices; ++c) {
+    if (!state.choices[c].is_finished && holder.held(c) < num_shared * kv_.block_size()) has_prompt = false;
+  }
+  if (!has_prompt) kv_.release(entry.held);
+  for (uint32_t c = 0; c < num_choices; ++c) holder.limit(c, has_prompt ? kv_.cut(entry.held, c, holder.held(c)) : 0);
+}
+
+void Node::on_prefill(const std::string& gateway, const Prefill& prefill, Nanos now, NodeActions& out) {
+  Entry& entry = entries_[prefill.request];
+  if (entry.source && entry.source->attempt() >= prefill.attempt) return;
+  entry.gateway = gateway;
+  end_source_job(entry, out);
+  const HandoffShape shape = shape_of(prefill.state, kv_.block_size(), config_.num_layer_groups);
+  if (shape.num_blocks() > kv_.num_shared()) {
+    send_to_gateway(gateway, Failed{prefill.request, prefill.attempt, ErrorCode::kExhausted, "too long for the pool"},
+                    out);
+    return erase_if_empty(prefill.request);
+  }
+  entry.source.emplace(prefill, config_.self, kv_.block_size(), config_.num_layer_groups, now);
+  if (entry.holder && entry.holder->attempt() >= prefill.attempt) entry.holder.reset();
+  pin_content(entry, prefill.attempt, prefill.state);
+  entry.waits_for_room = true;
+  try_start_prefill(entry, out);
+}
+
+void Node::try_start_prefill(Entry& entry, NodeActions& out) {
+  Source& source = *entry.source;
+  const RequestState& state = source.request_state();
+  const uint32_t size = kv_.block_size();
+  std::vector<uint32_t> computed;
+  for (uint32_t c = 0; c < state.choices.size(); ++c) computed.push_back(entry.holder->held(c));
+  if (entry.held.is_empty()) {
+    // At least one token is computed, for there must be logits to sample from.
+    const auto num_prompt = static_cast<uint32_t>(state.prompt.size());
+    const bool has_tokens = std::all_of(state.choices.begin(), state.choices.end(),
+                                        [](const ChoiceState& c) { return !c.tokens.empty(); });
+    kv_.match(entry.held, state, (num_prompt - (has_tokens ? 0 : 1)) / size);
+    computed.assign(computed.size(), static_cast<uint32_t>(entry.held.shared.size()) * size);
+  }
+  if (!kv_.fit(entry.held, source.shape(), kv::Part::kShared)) {
+    // Blocks that only wait are better used by others; what they hold stays findable.
+    if (std::all_of(computed.begin(), computed.end(), [&](uint32_t n) { return n % size == 0; })) {
+      for (uint32_t c = 0; c < computed.size(); ++c) entry.holder->limit(c, 0);
+      kv_.release(entry.held);
+    }
+    return;
+  }
+  entry.waits_for_room = false;
+  out.push_back(StartPrefill{source.request(), source.attempt(), state, entry.held, std::move(computed)});
+}
+
+// The job's blocks stay with the holder, but only what was there before the job is known to be computed.
+void Node::end_source_job(Entry& entry, NodeActions& out) {
+  if (entry.source && entry.source->state() == Source::State::kPushing && !entry.waits_for_room) {
+    out.push_back(StopPrefill{entry.source->request()});
+  }
+  entry.waits_for_room = false;
+  entry.source.reset();
+}
+
+void Node::on_sampled(const Sampled& sampled, Nanos now, NodeActions& out) {
+  const auto it = entries_.find(sampled.request);
+  if (it == entries_.end() || !it->second.source || it->second.source->attempt() != sampled.attempt) return;
+  Entry& entry = it->second;
+  Source& source = *entry.source;
+  if (source.state() != Source::State::kPushing) return;
+  const RequestState& state = source.request_state();
+  entry.holder->computed(state);
+  kv_.publish(entry.held, state, source.shape().num_positions(0));
+  Actions actions;
+  const double bytes = source.shape().num_blocks() * config_.bytes_per_block;
+  const auto transfer = static_cast<Nanos>(bytes / config_.push_bytes_per_s * 1e9);
+  source.on_sampled(sampled.first, transfer, config_.timing, now, actions);
+  carry_out(it->first, entry, actions, out);
+  if (source.is_local()) {
+    const bool is_wanted = entry.target && entry.target->attempt() == source.attempt() &&
+                           entry.target->state() == Target::State::kFilling;
+    if (!is_wanted) {  // the reservation is gone, or of another attempt
+      source.on_stale({sampled.request, source.attempt(), 0}, actions);
+      carry_out(it->first, entry, actions, out);
+    } else {  // adopted: the blocks change their budget and stay where they are
+      entry.decoding = std::move(entry.held);
+      entry.held = {};
+      kv_.charge_to_private(entry.decoding);
+      entry.target->on_local_commit(source.make_commit(), actions);
+      carry_out(it->first, entry, actions, out);
+      if (entry.target->state() == Target::State::kEnded) end_target(entry);
+    }
+    entry.holder->unpin();
+    entry.source.reset();
+  }
+  erase_if_empty(sampled.request);
+}
+
+// Over the budget the request goes unprotected; its full blocks stay in the prefix cache.
+void Node::unpin_over_budget(Entry& entry) {
+  if (num_pinned_blocks() > kv_.max_pinned()) entry.holder->unpin();
+}
+
+void Node::on_hold(const std::string& gateway, const Hold& hold, NodeActions& out) {
+  Entry& entry = entries_[hold.request];
+  entry.gateway = gateway;
+  const bool is_known = entry.source && entry.source->attempt() >= hold.attempt;
+  const bool is_pinned = entry.holder && entry.holder->attempt() >= hold.attempt;
+  if (is_known || is_pinned) return erase_if_empty(hold.request);
+  end_source_job(entry, out);
+  if (!entry.holder) {
+    entry.holder.emplace(Holder(hold.request, static_cast<uint32_t>(hold.state.choices.size())));
+  }
+  pin_content(entry, hold.attempt, hold.state);
+  const HandoffShape shape = shape_of(hold.state, kv_.block_size(), config_.num_layer_groups);
+  const bool has_room = num_pinned_blocks() + shape.num_blocks() <= kv_.max_pinned() &&
+                        kv_.fit(entry.held, shape, kv::Part::kShared);
+  if (!has_room) entry.holder->unpin();  // frames will get MirrorStop
+  erase_if_empty(hold.request);
+}
+
+void Node::on_mirror(const NodeRef& from, const Mirror& frame, NodeActions& out) {
+  const auto it = entries_.find(frame.request);
+  if (it == entries_.end()) {
+    out.push_back(SendPeer{from, MirrorStop{frame.request, frame.attempt}});
+    return;
+  }
+  Entry& entry = it->second;
+  if (!entry.holder) {  // a target of a newer attempt, perhaps: the frame's sender is superseded then
+    if (entry.target && entry.target->attempt() > frame.attempt) {
+      return answer_stale(from, frame.request, frame.attempt, out);
+    }
+    out.push_back(SendPeer{from, MirrorStop{frame.request, frame.attempt}});
+    return;
+  }
+  const bool has_job = entry.source && entry.source->is_running();
+  const bool is_next = entry.holder->attempt() == frame.attempt && frame.choice < entry.holder->num_choices() &&
+                       frame.from_position == entry.holder->held(frame.choice);
+  if (is_next && !has_job) {
+    const size_t needed = kv::blocks_for(frame.from_position + static_cast<uint32_t>(frame.tokens.size()),
+                                         kv_.block_size());
+    while (entry.held.shared.size() + entry.held.own[frame.choice].size() < needed) {
+      if (num_pinned_blocks() < kv_.max_pinned() && kv_.append(entry.held, frame.choice, kv::Part::kShared)) continue;
+      entry.holder->unpin();
+      out.push_back(SendPeer{from, MirrorStop{frame.request, frame.attempt}});
+      return erase_if_empty(frame.request);
+    }
+  }
+  Actions actions;
+  entry.holder->on_mirror(frame, has_job, from, actions);
+  carry_out(it->first, entry, actions, out);
+}
+
+void Node::on_release(const Release& release, NodeActions& out) {
+  const auto it = entries_.find(release.request);
+  if (it == entries_.end()) return;
+  Entry& entry = it->second;
+  if (entry.source && entry.source->attempt() <= release.upto_attempt) end_source_job(entry, out);
+  if (entry.holder) entry.holder->on_release(release.upto_attempt);
+  if (entry.target && entry.target->attempt() <= release.upto_attempt) {
+    if (entry.target->state() == Target::State::kDecoding) out.push_back(StopDecoding{release.request});
+    end_target(entry);
+  }
+  erase_if_empty(release.request);
+}
+
+// ---- data plane and engine
+
+void Node::on_push(const NodeRef& from, const Push& push, uint64_t checksum, NodeActions& out) {
+  const auto it = entries_.find(push.request);
+  Actions actions;
+  const bool has_target = it != entries_.end() && it->second.target;
+  if (test_only.has_no_push_fence) {
+    const auto landing = test_only_landings_.find(push.landing);
+    if (landing != test_only_landings_.end() && push.block < landing->second.size()) {
+      out.push_back(CopyBlock{landing->second[push.block], push.layer_group, push.payload});
+    }
+  }
+  if (!has_target) return answer_stale(from, push.request, push.attempt, out);
+  it->second.target->on_push(push, checksum, from, actions);
+  carry_out(it->first, it->second, actions, out);
+  if (it->second.target->state() == Target::State::kEnded) end_target(it->second);
+  erase_if_empty(push.request);
+}
+
+void Node::on_peer_message(const NodeRef& from, const PeerMessage& message, uint64_t checksum, Nanos,
+                           NodeActions& out) {
+  if (const auto* push = std::get_if<Push>(&message)) return on_push(from, *push, checksum, out);
+  if (const auto* frame = std::get_if<Mirror>(&message)) return on_mirror(from, *frame, out);
+  const Id id = std::visit([](const auto& m) { return m.request; }, message);
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) {
+    if (const auto* commit = std::get_if<Commit>(&message)) answer_stale(from, id, commit->attempt, out);
+    return;
+  }
+  Entry& entry = it->second;
+  Actions actions;
+  if (const auto* commit = std::get_if<Commit>(&message)) {
+    if (!entry.target) return answer_stale(from, id, commit->attempt, out);
+    entry.target->on_commit(*commit, from, actions);
+  } else if (const auto* ack = std::get_if<CommitAck>(&message)) {
+    if (entry.source && from == entry.source->target()) {
+      entry.source->on_commit_ack(ack->attempt);
+      if (entry.source->state() == Source::State::kDone) unpin_over_budget(entry);
+    }
+  } else if (const auto* stale = std::get_if<Stale>(&message)) {
+    if (entry.source && from == entry.source->target()) entry.source->on_stale(*stale, actions);
+    if (entry.target) entry.target->on_stale(*stale, from, actions);
+  } else if (const auto* mirror_ack = std::get_if<MirrorAck>(&message)) {
+    if (entry.target) entry.target->on_mirror_ack(*mirror_ack, from, actions);
+  } else if (const auto* stop = std::get_if<MirrorStop>(&message)) {
+    if (entry.target) entry.target->on_mirror_stop(*stop, from);
+  }
+  carry_out(id, entry, actions, out);
+  if (entry.target && entry.target->state() == Target::State::kEnded) end_target(entry);
+  erase_if_empty(id);
+}
+
+void Node::on_peer_lost(const NodeRef& peer, Nanos, NodeActions& out) {
+  std::vector<Id> ids;
+  for (const auto& [id, entry] : entries_) ids.push_back(id);
+  for (const Id& id : ids) {
+    Entry& entry = entries_.at(id);
+    Actions actions;
+    if (entry.source) entry.source->on_connection_lost(peer, actions);
+    if (entry.target) entry.target->on_connection_lost(peer);
+    carry_out(id, entry, actions, out);
+    erase_if_empty(id);
+  }
+}
+
+void Node::on_engine(const EngineNews& news, Nanos now, NodeActions& out) {
+  if (const auto* step = std::get_if<StepTokens>(&news)) return on_step_tokens(*step, out);
+  if (const auto* sampled = std::get_if<Sampled>(&news)) return on_sampled(*sampled, now, out);
+  const auto& parts = std::get<PartsComputed>(news);
+  const auto it = entries_.find(parts.request);
+  if (it == entries_.end() || !it->second.source || it->second.source->attempt() != parts.attempt) return;
+  Actions actions;
+  for (const uint32_t block : parts.blocks) it->second.source->on_computed(block, parts.layer_group, actions);
+  carry_out(it->first, it->second, actions, out);
+}
+
+}  // namespace tandem::role
