@@ -51,7 +51,7 @@ PlacementQuery GatewayRequest::query() const {
   query.request = id_;
   query.is_first_attempt = attempt_ == 0;
   query.shape = shape_of(current_state(), 16, 1);
-  query.growth_tokens = options_.growth_tokens;
+  query.final_tokens = options_.final_tokens;
   query.not_target = refused_;
   query.not_source = avoided_source_;
   return query;
@@ -90,6 +90,7 @@ void GatewayRequest::begin_attempt(const Placed& placed, const Context& context,
     if (is_spent) return end(context, ErrorCode::kInternal, "no node could complete the request");
     ++attempt_;
     refused_.clear();
+    never_fits_ = true;
   }
   source_ = placed.source;
   target_ = placed.target;
@@ -102,7 +103,7 @@ void GatewayRequest::begin_attempt(const Placed& placed, const Context& context,
   touched_.insert(source_.id);
   touched_.insert(target_.id);
   send(context, target_.id,
-       Reserve{id_, attempt_, source_, shape_of(current_state(), 0, 0), options_.growth_tokens,
+       Reserve{id_, attempt_, source_, shape_of(current_state(), 0, 0), options_.final_tokens,
                left_ms(options_.deadline, context.now)});
 }
 
@@ -275,9 +276,13 @@ void GatewayRequest::send_prefill(const ReserveOk& ok, const Context& context) {
 void GatewayRequest::on_reserve_no(const ReserveNo& no, const Context& context) {
   if (no.reason == ReserveRefusal::kUnknownFormat) context.out.push_back(PairFailed{source_.id, target_.id});
   refused_.insert(target_.id);
+  never_fits_ &= no.reason == ReserveRefusal::kNeverFits;
   PlacementQuery wanted = query();
   wanted.keep_source = source_.id;
   const std::optional<Placed> placed = context.placement.place(wanted);
+  if (!placed && never_fits_ && !judge_.has_any()) {
+    return end(context, ErrorCode::kExhausted, "no node has room for so long a request");
+  }
   if (!placed) return wait(context);
   // Another source would need an attempt of its own.
   begin_attempt(*placed, context, placed->source != source_);

@@ -44,7 +44,7 @@ struct PlacementQuery {
   RequestId request;
   bool is_first_attempt = true;     // then the source must have a credit
   HandoffShape shape;
-  uint32_t growth_tokens = 0;
+  uint32_t final_tokens = 0;
   std::string keep_source;          // wanted, when it is still good; empty: any
   std::string keep_target;          // the same
   std::set<std::string> not_target; // refused or gave no answer
@@ -78,7 +78,7 @@ class GatewayRequest {
   struct Options {
     bool is_mirrored = true;
     bool does_holder_adopt = true;
-    uint32_t growth_tokens = 0;   // predicted, over all choices
+    uint32_t final_tokens = 0;    // predicted length of the longest choice
     Nanos deadline = INT64_MAX;   // the client's
   };
 
@@ -144,6 +144,7 @@ class GatewayRequest {
   Nanos predicted_prefill_ = 0, entered_at_ = 0, retry_at_ = 0, waiting_since_ = 0, mirror_asked_at_ = 0;
   std::set<std::string> touched_;       // may hold something of this request
   std::set<std::string> refused_;       // targets, until the next attempt
+  bool never_fits_ = true;              // all of them said so
   std::set<std::string> avoided_source_;
   std::optional<NodeRef> move_to_;
   uint64_t num_mismatches_ = 0;

@@ -206,6 +206,24 @@ TEST_CASE("a refused Reserve goes to another target within the attempt; with non
   CHECK(h.request.attempt() == 2);
 }
 
+TEST_CASE("a request that fits nowhere ends; one that runs already waits for a better day") {
+  Harness h;
+  SUBCASE("before its first token") { h.tick(); }
+  SUBCASE("after it") {
+    h.decode();
+    h.request.leave_target(h.context());
+  }
+  for (int i = 0; i < 4 && h.request.phase() == Phase::kReserving; ++i) {
+    h.say(h.request.target().id.c_str(), ReserveNo{kRequest, h.request.attempt(), ReserveRefusal::kNeverFits});
+  }
+  if (h.request.judge().has_any()) {
+    CHECK(h.request.phase() == Phase::kWaiting);
+  } else {
+    REQUIRE(h.ended());
+    CHECK(h.ended()->error == ErrorCode::kExhausted);
+  }
+}
+
 TEST_CASE("deadlines: Reserving, Prefilling, Waiting, the client's") {
   Harness h({true, true, 0, 100000 * kMs});
   h.tick();

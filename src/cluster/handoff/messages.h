@@ -96,7 +96,7 @@ struct Reserve {
   Attempt attempt = 0;
   NodeRef source;
   HandoffShape shape;  // next_index and kv_tokens by choice
-  uint32_t growth_tokens = 0;  // predicted, over all choices
+  uint32_t final_tokens = 0;  // predicted length of the longest choice, emitted tokens included
   uint32_t deadline_left_ms = 0;
 };
 struct ReserveOk {

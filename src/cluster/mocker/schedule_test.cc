@@ -59,7 +59,7 @@ struct Schedule {
     const size_t m = random.below(config.nodes.size());
     const size_t g = random.below(config.num_gateways);
     ++num_faults;
-    switch (random.below(13)) {
+    switch (random.below(15)) {
       case 0: return cluster.kill_node(n);
       case 1: return cluster.die_at_message(n, 1 + static_cast<uint32_t>(random.below(12)));
       case 2: return cluster.stop_node(n);
@@ -74,6 +74,8 @@ struct Schedule {
         cluster.kill_node(n);
         return cluster.restart_node(n);
       }
+      case 12: return cluster.partition(random.next());
+      case 13: return cluster.stall_gateway(g, random.between(20 * kMs, 3000 * kMs));
       default: {
         if (config.num_gateways > 1 && g == 1) return cluster.kill_gateway(g);
         return cluster.cancel({g, 1 + random.below(4)});
@@ -195,9 +197,9 @@ TEST_CASE("every invariant can fail: with its rule left out a schedule breaks it
   ScheduleOptions options;
   options.max_faults = 6;
   SUBCASE("I1: tokens of any attempt are taken") {
-    options.gateway_rules.has_no_attempt_fence = true;
+    options.gateway_rules.has_no_attempt_fence = options.gateway_rules.has_no_session_fence = true;
     options.sampling = 1;
-    check_caught("I1", options);
+    check_caught("I1", options, 20000);
   }
   SUBCASE("I2: decode starts without a full bitmap") {
     options.node_rules.has_no_gate = true;

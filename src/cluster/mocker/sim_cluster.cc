@@ -110,9 +110,11 @@ void SimCluster::tick_node(size_t n, uint64_t incarnation) {
 
 void SimCluster::tick_gateway(size_t g) {
   if (!gateways_[g].policy) return;
-  role::GatewayOuts outs;
-  gateways_[g].policy->on_tick(gateway_time(g), outs);
-  after_gateway_event(g, outs);
+  if (events_.now() >= gateways_[g].stalled_until) {
+    role::GatewayOuts outs;
+    gateways_[g].policy->on_tick(gateway_time(g), outs);
+    after_gateway_event(g, outs);
+  }
   check_running();
   events_.after(config_.tick, [this, g] { tick_gateway(g); });
 }
@@ -120,7 +122,8 @@ void SimCluster::tick_gateway(size_t g) {
 bool SimCluster::may_deliver(const ChannelKey& key) const {
   switch (key.kind) {
     case ChannelKey::kToNode: return !cut_gateway_.contains({key.from, key.to}) && !nodes_[key.to].is_stopped;
-    case ChannelKey::kToGateway: return !cut_gateway_.contains({key.to, key.from});
+    case ChannelKey::kToGateway:
+      return !cut_gateway_.contains({key.to, key.from}) && events_.now() >= gateways_[key.to].stalled_until;
     case ChannelKey::kData: return !nodes_[key.to].is_stopped;
     case ChannelKey::kLocal: return !nodes_[key.to].is_stopped;
   }

@@ -67,8 +67,10 @@ class SimCluster {
   void die_at_message(size_t n, uint32_t count) { nodes_[n].dies_after = count; }
   void hang_engine(size_t n);
   void kill_gateway(size_t g);
+  void stall_gateway(size_t g, Nanos duration);  // SIGSTOP, and SIGCONT by itself
   void cut_from_gateway(size_t g, size_t n, bool is_cut);
   void cut_between(size_t a, size_t b, bool is_cut);
+  void partition(uint64_t sides);        // bit n: on which side node n is; gateways see both
   void suspect(size_t g, size_t n);      // falsely
   void move_request(size_t which);       // some decode moves elsewhere, planned
   void drain(size_t n);
@@ -107,6 +109,7 @@ class SimCluster {
   struct SimGateway {
     std::string id;
     std::unique_ptr<role::Gateway> policy;
+    Nanos stalled_until = 0;
     Nanos clock_offset = 0;
   };
   struct ClientRequest {

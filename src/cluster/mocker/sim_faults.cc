@@ -148,6 +148,21 @@ void SimCluster::kill_gateway(size_t g) {
   std::erase_if(streams_, [&](const auto& stream) { return stream.first.from == g; });
 }
 
+void SimCluster::stall_gateway(size_t g, Nanos duration) {
+  if (!gateways_[g].policy) return;
+  note("STALL " + gateways_[g].id);
+  gateways_[g].stalled_until = events_.now() + duration;
+  events_.after(duration, [this] { net_.wake_all(); });
+}
+
+void SimCluster::partition(uint64_t sides) {
+  for (size_t a = 0; a < nodes_.size(); ++a) {
+    for (size_t b = a + 1; b < nodes_.size(); ++b) {
+      if ((sides >> a & 1) != (sides >> b & 1)) cut_between(a, b, true);
+    }
+  }
+}
+
 void SimCluster::cut_from_gateway(size_t g, size_t n, bool is_cut) {
   note(std::string(is_cut ? "CUT " : "HEAL ") + gateways_[g].id + "-" + nodes_[n].spec.id);
   if (is_cut) cut_gateway_.insert({g, n});

@@ -46,9 +46,7 @@ void Gateway::sweep() {
 Status Gateway::submit(RequestId id, RequestState state, Nanos deadline, Nanos now) {
   if (requests_.size() >= config_.max_requests) return Error{ErrorCode::kExhausted, "the queue is full"};
   if (state.prompt.empty() || state.choices.empty()) return Error{ErrorCode::kInvalidArgument, "an empty prompt"};
-  const auto num_choices = static_cast<uint32_t>(state.choices.size());
-  const GatewayRequest::Options options{config_.is_mirrored, config_.does_holder_adopt, num_choices * state.max_tokens,
-                                        deadline};
+  const GatewayRequest::Options options{config_.is_mirrored, config_.does_holder_adopt, state.max_tokens, deadline};
   auto request = std::make_unique<GatewayRequest>(id, std::move(state), options, now);
   request->test_only = {test_only.has_no_attempt_fence, test_only.has_no_new_attempt};
   if (!requests_.emplace(id, std::move(request)).second) return Error{ErrorCode::kInvalidArgument, "the id is in use"};

@@ -10,9 +10,11 @@ using namespace handoff;
 
 // ---- target
 
-// Room for what the target grows by, a block more per choice for the one it has begun.
-static uint32_t blocks_to_reserve(const HandoffShape& shape, uint32_t growth_tokens) {
-  return shape.num_blocks() + growth_tokens / shape.block_size + shape.num_choices();
+// Room for each unfinished choice at its predicted length. Does not grow with what is emitted: a request that fitted
+// once fits again.
+static uint32_t blocks_to_reserve(HandoffShape shape, uint32_t final_tokens) {
+  for (uint32_t& tokens : shape.choice_tokens) tokens = std::max(tokens, final_tokens);
+  return shape.num_blocks();
 }
 
 void Node::on_reserve(const std::string& gateway, Reserve reserve, Nanos now, NodeActions& out) {
@@ -32,7 +34,7 @@ void Node::on_reserve(const std::string& gateway, Reserve reserve, Nanos now, No
     end_target(entry);
     erase_if_empty(id);
   }
-  const uint32_t wanted = blocks_to_reserve(reserve.shape, reserve.growth_tokens);
+  const uint32_t wanted = blocks_to_reserve(reserve.shape, reserve.final_tokens);
   const bool never_fits = wanted > kv_.num_private();
   if (is_draining_ || never_fits || !kv_.reserve(wanted)) {
     const ReserveRefusal reason = is_draining_ ? ReserveRefusal::kDraining
@@ -67,7 +69,7 @@ bool Node::refit_target(Entry& entry, const Reserve& reserve) {
   const bool was_local = entry.target->source() == config_.self;
   const bool is_local = reserve.source == config_.self;
   if (was_local != is_local) return false;
-  const uint32_t wanted = blocks_to_reserve(reserve.shape, reserve.growth_tokens);
+  const uint32_t wanted = blocks_to_reserve(reserve.shape, reserve.final_tokens);
   if (wanted > entry.reserved) {
     if (!kv_.reserve(wanted - entry.reserved)) return false;
     entry.reserved = wanted;
@@ -223,6 +225,9 @@ void Node::on_sampled(const Sampled& sampled, Nanos now, NodeActions& out) {
       source.on_stale({sampled.request, source.attempt(), 0}, actions);
       carry_out(it->first, entry, actions, out);
     } else {  // adopted: the blocks change their budget and stay where they are
+      for (uint32_t c = 0; c < state.choices.size(); ++c) {  // the reservation is for the unfinished
+        if (state.choices[c].is_finished) kv_.cut(entry.held, c, source.shape().num_shared() * kv_.block_size());
+      }
       entry.decoding = std::move(entry.held);
       entry.held = {};
       kv_.charge_to_private(entry.decoding);
