@@ -1,5 +1,6 @@
-// Counts this program's C++ allocations. Nothing else is here: where the compiler sees both, it inlines one half of a
-// pair of new and delete and warns about the other.
+// Counts this program's C++ allocations; under ThreadSanitizer, which has operators of its own, all of malloc's.
+// Nothing else is here: where the compiler sees both, it inlines one half of a pair of new and delete and warns about
+// the other.
 
 #include <stdlib.h>
 
@@ -9,9 +10,25 @@
 
 #include "plugins/cpu/allocation_count_for_test.h"
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TANDEM_HAS_TSAN
+#endif
+#endif
+
 namespace {
 
 std::atomic<uint64_t> count{0};
+
+}  // namespace
+
+#ifdef TANDEM_HAS_TSAN
+
+extern "C" void __sanitizer_malloc_hook(const volatile void* /*memory*/, size_t /*size*/) { count.fetch_add(1); }
+
+#else
+
+namespace {
 
 void* counted(size_t size_bytes, size_t alignment) {
   count.fetch_add(1);
@@ -37,6 +54,8 @@ void operator delete(void* memory, std::align_val_t) noexcept { free(memory); }
 void operator delete[](void* memory, std::align_val_t) noexcept { free(memory); }
 void operator delete(void* memory, size_t, std::align_val_t) noexcept { free(memory); }
 void operator delete[](void* memory, size_t, std::align_val_t) noexcept { free(memory); }
+
+#endif
 
 namespace tandem::cpu {
 

@@ -6,8 +6,8 @@
 namespace tandem::cpu {
 namespace {
 
-// Small enough that members end together, large enough that the counter is not contended.
-constexpr uint32_t kGrabsPerMember = 8;
+// Contexts that differ by less than this are much the same work.
+constexpr uint32_t kSimilarPositions = 256;
 
 Error bad_bindings(const char* what, uint64_t found, uint64_t limit) {
   return Error{ErrorCode::kInvalidArgument, std::string("launch: ") + what + " " + std::to_string(found) +
@@ -16,7 +16,8 @@ Error bad_bindings(const char* what, uint64_t found, uint64_t limit) {
 
 }  // namespace
 
-CpuPlan::CpuPlan(const td_plan_desc& desc, kernels::Isa isa, Team& team) : team_(team) {
+CpuPlan::CpuPlan(const td_plan_desc& desc, kernels::Isa isa, Team& team)
+    : team_(team), shares_{WorkShares(team.num_members()), WorkShares(team.num_members())} {
   context_.linear = &kernels::linear_kernels(isa);
   context_.element = &kernels::element_kernels(isa);
   context_.attention = &kernels::attention_kernels(isa);
@@ -47,7 +48,8 @@ Result<std::unique_ptr<CpuPlan>> CpuPlan::create(const td_plan_desc& desc, kerne
       return std::move(made).error().during("op " + std::to_string(i));
     }
   }
-  plan->states_ = std::make_unique<OpState[]>(plan->ops_.size());
+  plan->num_items_.resize(plan->ops_.size());
+  plan->stages_.reserve(plan->ops_.size());
   return plan;
 }
 
@@ -96,27 +98,61 @@ Status CpuPlan::launch(const td_bindings& bindings) {
     const td_sequence& sequence = bindings.sequences[s];
     std::fill_n(context_.step.sequence_of_row.begin() + sequence.row_begin, sequence.num_rows, s);
   }
-  for (size_t i = 0; i < ops_.size(); ++i) {
-    OpState& state = states_[i];
-    state.next_item.store(0, std::memory_order_relaxed);
-    state.num_items = ops_[i]->begin(bindings);
-    state.grab = std::max(1u, state.num_items / (team_.num_members() * kGrabsPerMember));
-  }
+  bindings_ = &bindings;
   team_.run(*this);
   return Done{};
 }
 
-void CpuPlan::work(uint32_t member) {
-  for (size_t i = 0; i < ops_.size(); ++i) {
-    OpState& state = states_[i];
-    if (state.num_items == 0) continue;
-    for (;;) {
-      const uint32_t begin = state.next_item.fetch_add(state.grab, std::memory_order_relaxed);
-      if (begin >= state.num_items) break;
-      const uint32_t end = std::min(begin + state.grab, state.num_items);
-      for (uint32_t item = begin; item < end; ++item) ops_[i]->work(item, member);
+void CpuPlan::prepare(uint32_t num_active) {
+  const auto num_ops = static_cast<uint32_t>(ops_.size());
+  for (uint32_t op = 0; op < num_ops; ++op) num_items_[op] = ops_[op]->begin(*bindings_);
+  stages_.clear();
+  uint32_t op = 0;
+  while (op < num_ops && num_items_[op] <= 1) ++op;
+  run_serial(0, op, 0);
+  while (op < num_ops) {
+    Stage stage{op, num_items_[op], op + 1};
+    while (stage.serial_end < num_ops && num_items_[stage.serial_end] <= 1) ++stage.serial_end;
+    stages_.push_back(stage);
+    op = stage.serial_end;
+  }
+  for (size_t i = 0; i < std::min<size_t>(2, stages_.size()); ++i) {
+    for (uint32_t member = 0; member < num_active; ++member) {
+      shares_[i].set(member, num_active, stages_[i].num_items);
     }
-    team_.barrier();
+  }
+}
+
+// By the plan, its rows, and how much context they look at.
+uint64_t CpuPlan::kind() const {
+  uint64_t seen_positions = 0;
+  for (uint32_t s = 0; s < bindings_->num_sequences; ++s) {
+    const td_sequence& sequence = bindings_->sequences[s];
+    seen_positions += uint64_t{sequence.position} * sequence.num_rows;
+  }
+  const uint64_t work = bindings_->num_tokens + bindings_->num_outputs;
+  const uint64_t parts[3] = {reinterpret_cast<uintptr_t>(this), work, seen_positions / kSimilarPositions / (work + 1)};
+  uint64_t kind = 0;
+  for (const uint64_t part : parts) kind = (kind ^ part) * 0x9E3779B97F4A7C15;
+  return kind;
+}
+
+void CpuPlan::run_serial(uint32_t begin, uint32_t end, uint32_t member) {
+  for (uint32_t op = begin; op < end; ++op) {
+    if (num_items_[op] == 1) ops_[op]->work(0, member);
+  }
+}
+
+void CpuPlan::work(uint32_t member) {
+  const uint32_t num_active = team_.num_active();
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    const Stage& stage = stages_[i];
+    WorkShares& shares = shares_[i % 2];
+    CpuOp& op = *ops_[stage.op];
+    for (uint32_t item; (item = shares.take(member, num_active)) != WorkShares::kNone;) op.work(item, member);
+    team_.barrier(member, [&] { run_serial(stage.op + 1, stage.serial_end, member); });
+    // All have left this stage's shares, and none comes back before the next barrier.
+    if (i + 2 < stages_.size()) shares.set(member, num_active, stages_[i + 2].num_items);
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// CpuPlan: a plan's ops, run by the team: members take work items from a counter, with a barrier between ops.
+// CpuPlan: a plan's ops, run by the team: members take work items, with a barrier between ops. An op of a single item
+// needs no team: the last member to arrive at the barrier before it runs it there, so it costs no barrier of its own.
 
-#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -9,6 +9,7 @@
 #include "compute/device/device_abi.h"
 #include "plugins/cpu/cpu_op.h"
 #include "plugins/cpu/team.h"
+#include "plugins/cpu/work_shares.h"
 
 namespace tandem::cpu {
 
@@ -20,17 +21,21 @@ class CpuPlan final : public TeamTask {
   // Runs all ops; allocates nothing. kInvalidArgument for bindings outside what the plan was made for.
   Status launch(const td_bindings& bindings);
 
+  void prepare(uint32_t num_active) override;
+  uint64_t kind() const override;
   void work(uint32_t member) override;
 
  private:
   CpuPlan(const td_plan_desc& desc, kernels::Isa isa, Team& team);
   Status check_bindings(const td_bindings& bindings) const;
   Status check_sequences(const td_bindings& bindings) const;
+  void run_serial(uint32_t begin, uint32_t end, uint32_t member);
 
-  struct alignas(64) OpState {
-    std::atomic<uint32_t> next_item{0};
-    uint32_t num_items = 0;
-    uint32_t grab = 1;  // items taken at once
+  // An op that the team shares, and the ops of a single item up to the next such op.
+  struct Stage {
+    uint32_t op;
+    uint32_t num_items;
+    uint32_t serial_end;  // serial ops are op + 1 .. serial_end - 1; those without items are skipped
   };
 
   PlanContext context_;
@@ -38,7 +43,11 @@ class CpuPlan final : public TeamTask {
   uint32_t num_embedding_rows_ = 0;   // token ids are below this; 0: nothing looks them up
   Team& team_;
   CpuOps ops_;
-  std::unique_ptr<OpState[]> states_;
+  // Of the launch under way.
+  const td_bindings* bindings_ = nullptr;
+  std::vector<uint32_t> num_items_;  // by op
+  std::vector<Stage> stages_;
+  WorkShares shares_[2];  // by turns: the next stage's are set while this stage's are in use
 };
 
 }  // namespace tandem::cpu

@@ -2,30 +2,35 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <numeric>
 
 namespace tandem::cpu {
 namespace {
 
-// Each member adds to its own cell, then after the barrier sums all: what others wrote before must be there.
+// Each active member adds to its own cell, then after the barrier sums all: what others wrote before must be there. The
+// last to arrive counts the round before anybody goes on.
 class SumTask final : public TeamTask {
  public:
-  SumTask(Team& team, uint32_t rounds) : cells_(team.num_members(), 0), team_(team), rounds_(rounds) {}
+  SumTask(Team& team, uint32_t rounds) : team_(team), rounds_(rounds) {}
+  void prepare(uint32_t num_active) override { cells_.assign(num_active, 0); }
   void work(uint32_t member) override {
     for (uint32_t round = 1; round <= rounds_; ++round) {
       cells_[member] += round;
-      team_.barrier();
+      team_.barrier(member, [&] { ++rounds_counted_; });
       const uint64_t sum = std::accumulate(cells_.begin(), cells_.end(), uint64_t{0});
-      if (sum != uint64_t{round} * (round + 1) / 2 * cells_.size()) is_wrong_ = true;
-      team_.barrier();
+      if (sum != uint64_t{round} * (round + 1) / 2 * cells_.size() || rounds_counted_ != round) is_wrong_ = true;
+      team_.barrier(member);
     }
   }
-  bool is_wrong() const { return is_wrong_; }
+  bool is_wrong() const { return is_wrong_ || rounds_counted_ != rounds_; }
+  size_t num_took_part() const { return cells_.size(); }
 
  private:
   std::vector<uint64_t> cells_;
   Team& team_;
   uint32_t rounds_;
+  uint32_t rounds_counted_ = 0;
   std::atomic<bool> is_wrong_{false};
 };
 
@@ -38,6 +43,29 @@ TEST_CASE("members see what the others wrote before the barrier, for any team si
       CHECK(!task.is_wrong());
     }
   }
+}
+
+TEST_CASE("a team may shrink and grow between any two runs") {
+  Team team(4);
+  // Every size after every other, some twice in a row, and pauses long enough for members to park.
+  const uint32_t sizes[] = {4, 2, 1, 4, 1, 2, 4, 3, 2, 3, 1, 3, 4, 4, 1, 1, 2, 2};
+  for (int round = 0; round < 12; ++round) {
+    for (const uint32_t size : sizes) {
+      SumTask task(team, 3);
+      team.run_with(size, task);
+      CHECK(!task.is_wrong());
+      CHECK(task.num_took_part() == size);
+      CHECK(team.num_active() == size);
+    }
+    if (round % 4 == 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST_CASE("a team of which most sit out ends") {
+  Team team(4);
+  SumTask task(team, 1);
+  team.run_with(2, task);
+  CHECK(!task.is_wrong());
 }
 
 TEST_CASE("a team that was never used ends") {
