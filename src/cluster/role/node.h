@@ -102,6 +102,7 @@ class Node {
   void on_mirror(const handoff::NodeRef& from, const handoff::Mirror& frame, NodeActions& out);
   void on_sampled(const Sampled& sampled, handoff::Nanos now, NodeActions& out);
   void on_step_tokens(const StepTokens& step, NodeActions& out);
+  void on_job_failed(const JobFailed& failed, NodeActions& out);
 
   void try_start_prefill(Entry& entry, NodeActions& out);
   void pin_content(Entry& entry, handoff::Attempt attempt, const handoff::RequestState& state);

@@ -91,7 +91,12 @@ struct StepTokens {  // of one request in one step
   handoff::RequestId request;
   std::vector<handoff::TokenEntry> tokens;
 };
-using EngineNews = std::variant<PartsComputed, Sampled, StepTokens>;
+struct JobFailed {  // this request cannot be computed here: its prefill and its decode are gone
+  handoff::RequestId request;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+};
+using EngineNews = std::variant<PartsComputed, Sampled, StepTokens, JobFailed>;
 
 struct EngineProgress {
   uint64_t step_seq = 0;

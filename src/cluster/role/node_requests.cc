@@ -133,6 +133,24 @@ void Node::on_step_tokens(const StepTokens& step, NodeActions& out) {
   erase_if_empty(step.request);
 }
 
+// The request's own fault, or this engine's: the gateway tells the client and releases it.
+void Node::on_job_failed(const JobFailed& failed, NodeActions& out) {
+  const auto it = entries_.find(failed.request);
+  if (it == entries_.end()) return;
+  Entry& entry = it->second;
+  const bool is_decode = entry.target && entry.target->state() == Target::State::kDecoding;
+  if (!is_decode && !entry.source) return;
+  const Attempt attempt = is_decode ? entry.target->attempt() : entry.source->attempt();
+  send_to_gateway(entry.gateway, Failed{failed.request, attempt, failed.code, failed.message}, out);
+  if (is_decode) {
+    end_target(entry);
+  } else {
+    entry.waits_for_room = false;
+    entry.source.reset();
+  }
+  erase_if_empty(failed.request);
+}
+
 // ---- source and holder
 
 // Pins what is here of these tokens. Afterwards the holder's counts and the blocks agree, and no block that others read
@@ -377,6 +395,7 @@ void Node::on_peer_lost(const NodeRef& peer, Nanos, NodeActions& out) {
 void Node::on_engine(const EngineNews& news, Nanos now, NodeActions& out) {
   if (const auto* step = std::get_if<StepTokens>(&news)) return on_step_tokens(*step, out);
   if (const auto* sampled = std::get_if<Sampled>(&news)) return on_sampled(*sampled, now, out);
+  if (const auto* failed = std::get_if<JobFailed>(&news)) return on_job_failed(*failed, out);
   const auto& parts = std::get<PartsComputed>(news);
   const auto it = entries_.find(parts.request);
   if (it == entries_.end() || !it->second.source || it->second.source->attempt() != parts.attempt) return;

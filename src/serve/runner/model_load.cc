@@ -157,6 +157,7 @@ Status ModelRunner::make_plans(const RunnerOptions& options, const model::ModelG
   TRY_ASSIGN(logits_, device_.alloc(logits_row_bytes_ * kHeadRows));
   TRY_ASSIGN(device::Stream stream, device_.create_stream());
   stream_ = std::make_unique<device::Stream>(std::move(stream));
+  is_host_visible_ = device_.properties().host_visible != 0;
   if (device_.properties().host_visible == 0) host_logits_.resize(logits_row_bytes_ * kHeadRows / sizeof(float));
   return Done{};
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
 #include "serve/kv/block_id.h"
@@ -41,6 +42,33 @@ Result<sched::StepOutcome> ModelRunner::execute(const sched::Batch& batch) {
     }
   }
   return outcome;
+}
+
+uint8_t* ModelRunner::kv_address(kv::BlockId block, uint32_t layer, uint32_t num_layers) {
+  TANDEM_CHECK(kv::index(block) < num_blocks_ && num_layers <= kv_layout_.num_layers &&
+               layer <= kv_layout_.num_layers - num_layers);
+  return static_cast<uint8_t*>(kv_.address()) + kv::index(block) * kv_layout_.block_stride +
+         layer * kv_layout_.layer_stride;
+}
+
+Status ModelRunner::read_kv(kv::BlockId block, uint32_t layer, uint32_t num_layers, void* to) {
+  const uint64_t size_bytes = num_layers * kv_layout_.layer_stride;
+  if (is_host_visible_) {
+    std::memcpy(to, kv_address(block, layer, num_layers), size_bytes);
+    return Done{};
+  }
+  TRY(stream_->copy_to_host(to, kv_address(block, layer, num_layers), size_bytes));
+  return stream_->synchronize();
+}
+
+Status ModelRunner::write_kv(kv::BlockId block, uint32_t layer, uint32_t num_layers, const void* from) {
+  const uint64_t size_bytes = num_layers * kv_layout_.layer_stride;
+  if (is_host_visible_) {
+    std::memcpy(kv_address(block, layer, num_layers), from, size_bytes);
+    return Done{};
+  }
+  TRY(stream_->copy_to_device(kv_address(block, layer, num_layers), from, size_bytes));
+  return stream_->synchronize();
 }
 
 Status ModelRunner::run_body(const sched::Batch& batch) {

@@ -57,6 +57,12 @@ class ModelRunner final : public sched::StepExecutor {
 
   Result<sched::StepOutcome> execute(const sched::Batch& batch) override;
 
+  // The KV of `num_layers` layers of a block from `layer` on, kv_layout().layer_stride bytes each, as the device keeps
+  // it: equal fingerprints, equal bytes. On a device that the host can see also beside execute(), from another thread,
+  // for blocks that the running step does not write; else from the engine's thread.
+  Status read_kv(kv::BlockId block, uint32_t layer, uint32_t num_layers, void* to);
+  Status write_kv(kv::BlockId block, uint32_t layer, uint32_t num_layers, const void* from);
+
   // For measurements: `observer` sees every row of logits that a step computes, with the batch's item and the position
   // of the row. Empty: none.
   using LogitsObserver = std::function<void(uint32_t item, uint32_t position, std::span<const float> logits)>;
@@ -98,6 +104,7 @@ class ModelRunner final : public sched::StepExecutor {
   Status make_plans(const RunnerOptions& options, const model::ModelGraphs& graphs, bool reuses_memory);
   Status make_fingerprint(std::span<const float> rope_table);
 
+  uint8_t* kv_address(kv::BlockId block, uint32_t layer, uint32_t num_layers);
   Status run_body(const sched::Batch& batch);
   void collect_outputs(const sched::Batch& batch);
   Status run_head(const sched::Batch& batch, size_t begin, size_t end, sched::StepOutcome& outcome);
@@ -115,6 +122,7 @@ class ModelRunner final : public sched::StepExecutor {
   LogitsObserver on_logits_;
 
   device::Buffer kv_, arena_, hidden_, logits_;
+  bool is_host_visible_ = false;
   std::unique_ptr<device::Stream> stream_;
   std::unique_ptr<device::DevicePlan> body_, head_;
   uint64_t logits_row_bytes_ = 0;

@@ -1,0 +1,60 @@
+#pragma once
+// What a node's engine knows of a request: the tokens and the KV table of each choice, and how far they are computed.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cluster/role/node_actions.h"
+#include "serve/sched/stop_rule.h"
+
+namespace tandem::node {
+
+struct EngineChoice {
+  std::vector<TokenId> tokens;        // prompt, then what is emitted
+  uint32_t num_prompt = 0;
+  std::vector<kv::BlockId> blocks;    // the whole table
+  uint32_t num_computed = 0;          // positions with KV
+  SamplingParams sampling;            // of this choice; `banned` as the next token needs it
+  bool is_finished = false;
+  std::unique_ptr<sched::StopRule> stop_rule;  // has seen every emitted token
+
+  uint32_t num_emitted() const { return static_cast<uint32_t>(tokens.size()) - num_prompt; }
+};
+
+// When an emitted token ends its choice, and what may not be emitted.
+struct EndRule {
+  std::vector<TokenId> stop_ids;  // sorted
+  std::vector<TokenId> banned;    // whatever was emitted; the stop ids as well while fewer than min_tokens are out
+  uint32_t min_tokens = 0, max_tokens = 0;
+};
+
+struct PrefillJob {
+  handoff::Attempt attempt = 0;
+  uint64_t arrival = 0;
+  handoff::HandoffShape shape;
+  EndRule end;
+  std::vector<EngineChoice> choices;
+  std::vector<std::optional<handoff::TokenEntry>> first;  // sampled, by choice
+  std::vector<uint8_t> is_reported;                       // by block number of the shape
+};
+
+struct DecodeJob {
+  EndRule end;
+  std::vector<EngineChoice> choices;
+};
+
+EndRule end_rule_of(const handoff::RequestState& state, const std::vector<TokenId>& eos_ids);
+
+// One choice, ready for the token after those that `state` has.
+EngineChoice make_choice(const handoff::RequestState& state, const role::KvTables& tables, uint32_t choice,
+                         const EndRule& end, std::unique_ptr<sched::StopRule> stop_rule);
+
+// Takes the token in: the choice may be finished by it.
+handoff::Finish accept_token(EngineChoice& choice, const EndRule& end, TokenId token);
+
+// Numbers of the shape's blocks that are now computed and were not reported; marks them.
+std::vector<uint32_t> newly_computed(PrefillJob& job);
+
+}  // namespace tandem::node

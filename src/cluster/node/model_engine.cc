@@ -1,0 +1,230 @@
+#include "cluster/node/model_engine.h"
+
+#include <algorithm>
+
+#include "serve/engine/step_isolation.h"
+
+namespace tandem::node {
+
+using handoff::Finish;
+
+ModelEngine::ModelEngine(ModelEngineConfig config, sched::StepExecutor& executor, const Clock& clock,
+                         StopRuleMaker make_stop_rule)
+    : config_(std::move(config)), executor_(executor), clock_(clock), make_stop_rule_(std::move(make_stop_rule)) {}
+
+void ModelEngine::start_prefill(role::StartPrefill start) {
+  PrefillJob job;
+  job.attempt = start.attempt;
+  job.arrival = next_arrival_++;
+  job.shape = handoff::shape_of(start.state, config_.block_size, config_.num_layer_groups);
+  job.end = end_rule_of(start.state, config_.eos_ids);
+  for (uint32_t c = 0; c < start.state.choices.size(); ++c) {
+    EngineChoice& choice =
+        job.choices.emplace_back(make_choice(start.state, start.tables, c, job.end, make_stop_rule_(start.state)));
+    // The last position gives the logits, cached or not.
+    if (!choice.is_finished) choice.num_computed = std::min(start.computed[c], job.shape.num_positions(c) - 1);
+  }
+  job.first.resize(job.choices.size());
+  job.is_reported.assign(job.shape.num_blocks(), 0);
+  prefills_.insert_or_assign(start.request, std::move(job));
+}
+
+void ModelEngine::start_decode(role::StartDecode start) {
+  DecodeJob job;
+  job.end = end_rule_of(start.state, config_.eos_ids);
+  for (uint32_t c = 0; c < start.state.choices.size(); ++c) {
+    EngineChoice& choice =
+        job.choices.emplace_back(make_choice(start.state, start.tables, c, job.end, make_stop_rule_(start.state)));
+    choice.num_computed = static_cast<uint32_t>(choice.tokens.size()) - 1;
+  }
+  decodes_.insert_or_assign(start.request, std::move(job));
+}
+
+void ModelEngine::extend(const role::ExtendTable& extension) {
+  const auto it = decodes_.find(extension.request);
+  if (it != decodes_.end()) it->second.choices[extension.choice].blocks.push_back(extension.block);
+}
+
+void ModelEngine::add_item(const Id& id, EngineChoice& choice, uint32_t index, bool is_decode, uint32_t count) {
+  sched::BatchItem item;
+  item.sequence = static_cast<sched::SequenceId>(planned_.size());
+  item.tokens = choice.tokens;
+  item.num_prompt_tokens = choice.num_prompt;
+  item.begin = choice.num_computed;
+  item.count = count;
+  item.blocks = choice.blocks;
+  item.samples = item.begin + count == choice.tokens.size();
+  item.sampling = &choice.sampling;
+  batch_.items.push_back(item);
+  batch_.num_tokens += count;
+  planned_.push_back({id, index, is_decode});
+}
+
+// All of a request's choices or none, in turns when there are more than fit.
+void ModelEngine::plan_decodes() {
+  // One item stays free for prompts: decodes that fill every step would keep them out.
+  const size_t max_items = std::max<size_t>(config_.max_sequences - (prefills_.empty() ? 0 : 1), 1);
+  auto it = decodes_.upper_bound(last_decode_);
+  for (size_t i = 0; i < decodes_.size(); ++i, ++it) {
+    if (it == decodes_.end()) it = decodes_.begin();
+    DecodeJob& job = it->second;
+    const auto is_open = [](const EngineChoice& choice) { return !choice.is_finished; };
+    const auto num_open = static_cast<size_t>(std::ranges::count_if(job.choices, is_open));
+    if (!batch_.items.empty() && batch_.items.size() + num_open > max_items) return;
+    for (uint32_t c = 0; c < job.choices.size(); ++c) {
+      if (job.choices[c].is_finished) continue;
+      shape_.add_decode(job.choices[c].num_computed);
+      add_item(it->first, job.choices[c], c, true, 1);
+    }
+    last_decode_ = it->first;
+  }
+}
+
+// How many tokens of the choice go into this step. The prompt's full blocks are computed once, by the first choice that
+// goes on; the others begin behind them, in a later step than the one that computes them.
+uint32_t ModelEngine::plan_choice(const Id& id, PrefillJob& job, uint32_t index) {
+  EngineChoice& choice = job.choices[index];
+  const auto num_left = static_cast<uint32_t>(choice.tokens.size()) - choice.num_computed;
+  if (choice.is_finished || num_left == 0 || batch_.items.size() >= config_.max_sequences) return 0;
+  const uint32_t count = config_.budget.chunk(shape_, cost_, choice.num_computed, num_left);
+  if (count == 0) return 0;
+  shape_.add_prefill(choice.num_computed, count);
+  add_item(id, choice, index, false, count);
+  return count;
+}
+
+void ModelEngine::plan_prefills() {
+  std::vector<std::pair<uint64_t, Id>> order;
+  for (const auto& [id, job] : prefills_) order.emplace_back(job.arrival, id);
+  std::ranges::sort(order);
+  for (const auto& [arrival, id] : order) {
+    PrefillJob& job = prefills_.at(id);
+    const auto leader = std::ranges::find_if(job.choices, [](const EngineChoice& c) { return !c.is_finished; });
+    if (leader == job.choices.end()) continue;
+    const uint32_t shared_end = job.shape.num_shared() * config_.block_size;
+    const uint32_t num_shared_computed = std::min(leader->num_computed, shared_end);
+    const auto first = static_cast<uint32_t>(leader - job.choices.begin());
+    plan_choice(id, job, first);
+    if (num_shared_computed < shared_end) continue;
+    for (uint32_t c = first + 1; c < job.choices.size(); ++c) {
+      EngineChoice& choice = job.choices[c];
+      const auto last = static_cast<uint32_t>(choice.tokens.size()) - 1;
+      if (!choice.is_finished) choice.num_computed = std::max(choice.num_computed, std::min(shared_end, last));
+      plan_choice(id, job, c);
+    }
+  }
+}
+
+sched::StepOutcome ModelEngine::execute() {
+  for (int trial = 0; trial < 2; ++trial) {
+    auto outcome = executor_.execute(batch_);
+    if (outcome && outcome->items.size() == batch_.items.size()) return std::move(*outcome);
+  }
+  return engine::execute_isolated(executor_, batch_);
+}
+
+handoff::TokenEntry ModelEngine::entry_of(const Id& id, uint32_t choice, const EngineChoice& state,
+                                          const sched::ItemOutcome& outcome) const {
+  const float logprob = outcome.logprob ? outcome.logprob->logprob : 0;
+  return {id, 0, choice, state.num_emitted(), outcome.token, logprob, Finish::kNone};
+}
+
+void ModelEngine::fail(const Id& id, Error error) {
+  for (const role::JobFailed& failure : failures_) {
+    if (failure.request == id) return;
+  }
+  failures_.push_back({id, error.code, std::move(error.message)});
+}
+
+void ModelEngine::apply(const Planned& planned, const sched::BatchItem& item, sched::ItemOutcome& outcome) {
+  if (outcome.error) return fail(planned.request, std::move(*outcome.error));
+  if (planned.is_decode) {
+    DecodeJob& job = decodes_.at(planned.request);
+    EngineChoice& choice = job.choices[planned.choice];
+    handoff::TokenEntry entry = entry_of(planned.request, planned.choice, choice, outcome);
+    choice.num_computed += item.count;
+    entry.finish = accept_token(choice, job.end, outcome.token);
+    role::StepTokens& step = tokens_[planned.request];
+    step.request = planned.request;
+    step.tokens.push_back(entry);
+    return;
+  }
+  PrefillJob& job = prefills_.at(planned.request);
+  EngineChoice& choice = job.choices[planned.choice];
+  choice.num_computed += item.count;
+  if (!item.samples) return;
+  handoff::TokenEntry entry = entry_of(planned.request, planned.choice, choice, outcome);
+  entry.finish = accept_token(choice, job.end, outcome.token);
+  // The job keeps the tokens whose KV it has; it is the target that goes on from the new one.
+  choice.tokens.pop_back();
+  choice.is_finished = false;
+  job.first[planned.choice] = entry;
+}
+
+void ModelEngine::report_prefills(std::vector<role::EngineNews>& news) {
+  std::vector<Id> done;
+  for (auto& [id, job] : prefills_) {
+    const std::vector<uint32_t> ready = newly_computed(job);
+    for (uint32_t group = 0; !ready.empty() && group < config_.num_layer_groups; ++group) {
+      news.push_back(role::PartsComputed{id, job.attempt, group, ready});
+    }
+    role::Sampled sampled{id, job.attempt, {}};
+    bool is_done = true;
+    for (uint32_t c = 0; c < job.choices.size(); ++c) {
+      if (job.choices[c].is_finished) continue;
+      is_done &= job.first[c].has_value();
+      if (job.first[c]) sampled.first.push_back(*job.first[c]);
+    }
+    if (!is_done) continue;
+    news.push_back(std::move(sampled));
+    done.push_back(id);
+  }
+  for (const Id& id : done) prefills_.erase(id);
+}
+
+std::vector<role::EngineNews> ModelEngine::run_step() {
+  batch_.items.clear();
+  batch_.num_tokens = 0;
+  planned_.clear();
+  shape_ = {};
+  tokens_.clear();
+  failures_.clear();
+  plan_decodes();
+  plan_prefills();
+  std::vector<role::EngineNews> news;
+  if (batch_.items.empty()) return news;
+
+  const int64_t began_ns = clock_.now_ns();
+  step_predicted_ms_.store(static_cast<uint32_t>(cost_.predict(shape_) * 1e3), std::memory_order_relaxed);
+  step_began_ns_.store(began_ns, std::memory_order_release);
+  sched::StepOutcome outcome = execute();
+  step_began_ns_.store(kNoStep, std::memory_order_release);
+  num_steps_.fetch_add(1, std::memory_order_relaxed);
+  cost_.observe(shape_, static_cast<double>(clock_.now_ns() - began_ns) * 1e-9);
+
+  for (size_t i = 0; i < planned_.size(); ++i) apply(planned_[i], batch_.items[i], outcome.items[i]);
+  for (role::JobFailed& failure : failures_) {
+    tokens_.erase(failure.request);
+    prefills_.erase(failure.request);
+    decodes_.erase(failure.request);
+    news.push_back(std::move(failure));
+  }
+  for (auto& [id, step] : tokens_) {
+    news.push_back(std::move(step));
+    const DecodeJob& job = decodes_.at(id);
+    if (std::ranges::all_of(job.choices, [](const EngineChoice& choice) { return choice.is_finished; })) {
+      decodes_.erase(id);
+    }
+  }
+  report_prefills(news);
+  return news;
+}
+
+role::EngineProgress ModelEngine::progress() const {
+  const int64_t began_ns = step_began_ns_.load(std::memory_order_acquire);
+  const int64_t running_ns = began_ns == kNoStep ? 0 : clock_.now_ns() - began_ns;
+  return {num_steps_.load(std::memory_order_relaxed), static_cast<uint32_t>(running_ns / 1'000'000),
+          step_predicted_ms_.load(std::memory_order_relaxed)};
+}
+
+}  // namespace tandem::node

@@ -1,0 +1,221 @@
+#include "cluster/node/model_engine.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "serve/sched/scripted_executor.h"
+
+namespace tandem::node {
+namespace {
+
+using handoff::Finish;
+using handoff::RequestId;
+
+constexpr uint32_t kBlockSize = 16;
+
+handoff::RequestState state_of(uint32_t num_prompt, uint32_t num_choices, uint32_t max_tokens) {
+  handoff::RequestState state;
+  for (uint32_t i = 0; i < num_prompt; ++i) state.prompt.push_back(static_cast<TokenId>(i % 900 + 1));
+  state.max_tokens = max_tokens;
+  state.choices.resize(num_choices);
+  return state;
+}
+
+// One engine, and blocks that are handed out once.
+struct Rig {
+  explicit Rig(ModelEngineConfig config = {}, StopRuleMaker rule = [](const handoff::RequestState&) { return nullptr; })
+      : engine(config, executor, clock, std::move(rule)) {}
+
+  role::KvTables tables_of(const handoff::RequestState& state) {
+    role::KvTables tables;
+    const auto take = [this](size_t count) {
+      std::vector<kv::BlockId> blocks;
+      for (size_t i = 0; i < count; ++i) blocks.push_back(kv::BlockId{next_block++});
+      return blocks;
+    };
+    const handoff::HandoffShape shape = handoff::shape_of(state, kBlockSize, 1);
+    tables.shared = take(shape.num_shared());
+    for (uint32_t c = 0; c < shape.num_choices(); ++c) tables.own.push_back(take(shape.num_own(c) + 2));
+    return tables;
+  }
+  void prefill(uint64_t id, const handoff::RequestState& state, const role::KvTables& tables) {
+    engine.start_prefill({{0, id}, 1, state, tables, std::vector<uint32_t>(state.choices.size(), 0)});
+  }
+  // Runs until the prefill of `id` is sampled; the other news are dropped.
+  role::Sampled sampled(uint64_t id) {
+    for (int step = 0; step < 1000 && engine.has_work(); ++step) {
+      for (role::EngineNews& news : engine.run_step()) {
+        if (auto* sampled = std::get_if<role::Sampled>(&news); sampled && sampled->request == RequestId{0, id}) {
+          return *sampled;
+        }
+      }
+    }
+    FAIL("never sampled");
+    return {};
+  }
+  // The first tokens taken in, as a target does, and the rest generated.
+  std::vector<std::vector<TokenId>> decode(uint64_t id, handoff::RequestState state, const role::KvTables& tables,
+                                           const role::Sampled& first, Finish& last) {
+    for (const handoff::TokenEntry& entry : first.first) {
+      state.choices[entry.choice].tokens.push_back(entry.token);
+      state.choices[entry.choice].is_finished = entry.finish != Finish::kNone;
+    }
+    std::vector<std::vector<TokenId>> got;
+    for (const handoff::ChoiceState& choice : state.choices) got.push_back(choice.tokens);
+    engine.start_decode({{0, id}, state, tables});
+    while (engine.has_work()) {
+      for (const role::EngineNews& news : engine.run_step()) {
+        for (const handoff::TokenEntry& entry : std::get<role::StepTokens>(news).tokens) {
+          CHECK(entry.index == got[entry.choice].size());
+          got[entry.choice].push_back(entry.token);
+          last = entry.finish;
+        }
+      }
+    }
+    return got;
+  }
+
+  sched::ScriptedExecutor executor{{.num_blocks = 4096, .block_size = kBlockSize}};
+  ManualClock clock;
+  ModelEngine engine;
+  uint32_t next_block = 0;
+};
+
+TEST_CASE("a prefill is computed in chunks, reports each block once when it is full, and samples every choice") {
+  ModelEngineConfig config;
+  config.budget = {20, 0, 1};
+  config.num_layer_groups = 2;
+  Rig rig(config);
+  const handoff::RequestState state = state_of(50, 2, 8);
+  rig.prefill(1, state, rig.tables_of(state));
+  std::vector<int> num_reports(handoff::shape_of(state, kBlockSize, 2).num_parts(), 0);
+  bool is_sampled = false;
+  while (rig.engine.has_work()) {
+    for (const role::EngineNews& news : rig.engine.run_step()) {
+      if (const auto* parts = std::get_if<role::PartsComputed>(&news)) {
+        for (const uint32_t block : parts->blocks) ++num_reports[block * 2 + parts->layer_group];
+        CHECK(!is_sampled);
+      } else {
+        const auto& sampled = std::get<role::Sampled>(news);
+        CHECK(sampled.first.size() == 2);
+        CHECK(sampled.first[0].token != sampled.first[1].token);
+        is_sampled = true;
+      }
+    }
+  }
+  CHECK(is_sampled);
+  CHECK(std::ranges::all_of(num_reports, [](int count) { return count == 1; }));
+  CHECK(rig.executor.num_steps() >= 3);
+}
+
+TEST_CASE("choices end by length, by a stop token once min_tokens are out, and by a stop string") {
+  Rig rig;
+  handoff::RequestState state = state_of(5, 2, 6);
+  const role::KvTables tables = rig.tables_of(state);
+  rig.prefill(1, state, tables);
+  Finish last = Finish::kNone;
+  const auto whole = rig.decode(1, state, tables, rig.sampled(1), last);
+  CHECK(whole[0].size() == 6);
+  CHECK(whole[1].size() == 6);
+  CHECK(last == Finish::kLength);
+
+  // The same again, one choice, with its third token made a stop token. It is banned until three tokens are out.
+  state.choices.resize(1);
+  state.stop_token_ids = {whole[0][2]};
+  rig.prefill(2, state, tables);
+  CHECK(rig.decode(2, state, tables, rig.sampled(2), last)[0] ==
+        std::vector<TokenId>(whole[0].begin(), whole[0].begin() + 3));
+  CHECK(last == Finish::kStop);
+  state.min_tokens = 4;
+  rig.prefill(3, state, tables);
+  const auto longer = rig.decode(3, state, tables, rig.sampled(3), last);
+  CHECK(longer[0].size() >= 4);
+  CHECK(longer[0][2] != whole[0][2]);
+}
+
+// Stops at the third token it sees, whichever that is.
+class ThirdToken final : public sched::StopRule {
+ public:
+  bool push(TokenId, bool may_stop) override { return ++num_seen_ >= 3 && may_stop; }
+
+ private:
+  int num_seen_ = 0;
+};
+
+TEST_CASE("a stop rule sees each token once, also those that were emitted elsewhere") {
+  Rig rig({}, [](const handoff::RequestState&) { return std::make_unique<ThirdToken>(); });
+  const handoff::RequestState state = state_of(20, 1, 10);
+  const role::KvTables tables = rig.tables_of(state);
+  rig.prefill(1, state, tables);
+  Finish last = Finish::kNone;
+  CHECK(rig.decode(1, state, tables, rig.sampled(1), last)[0].size() == 3);
+  CHECK(last == Finish::kStop);
+}
+
+TEST_CASE("an item that fails alone ends its request; a step that fails once is run again") {
+  Rig rig;
+  const handoff::RequestState good = state_of(40, 1, 4);
+  handoff::RequestState bad = good;
+  bad.prompt[30] = 999;
+  rig.executor.fail_step(0, Error{ErrorCode::kUnavailable, "once"});
+  rig.executor.fail_steps_with(999);
+  rig.prefill(1, good, rig.tables_of(good));
+  rig.prefill(2, bad, rig.tables_of(bad));
+  bool has_failed = false, is_sampled = false;
+  while (rig.engine.has_work()) {
+    for (const role::EngineNews& news : rig.engine.run_step()) {
+      if (const auto* failed = std::get_if<role::JobFailed>(&news)) {
+        CHECK(failed->request == RequestId{0, 2});
+        CHECK(failed->message.find("scripted failure") != std::string::npos);
+        has_failed = true;
+      }
+      if (const auto* sampled = std::get_if<role::Sampled>(&news)) {
+        CHECK(sampled->request == RequestId{0, 1});
+        is_sampled = true;
+      }
+    }
+  }
+  CHECK(has_failed);
+  CHECK(is_sampled);
+}
+
+TEST_CASE("more decodes than fit take turns, and leave room for a prompt") {
+  ModelEngineConfig config;
+  config.max_sequences = 4;
+  Rig rig(config);
+  std::vector<uint32_t> num_steps(7, 0);
+  for (uint64_t id = 0; id < 7; ++id) {
+    handoff::RequestState state = state_of(10, 1, 25);
+    const role::KvTables tables = rig.tables_of(state);
+    rig.prefill(id + 1, state, tables);
+    for (const handoff::TokenEntry& entry : rig.sampled(id + 1).first) {
+      state.choices[0].tokens.push_back(entry.token);
+    }
+    rig.engine.start_decode({{0, id + 1}, state, tables});
+  }
+  for (int step = 0; step < 7; ++step) {
+    const auto news = rig.engine.run_step();
+    CHECK(news.size() == 4);
+    for (const role::EngineNews& one : news) ++num_steps[std::get<role::StepTokens>(one).request.low - 1];
+  }
+  CHECK(std::ranges::max(num_steps) - std::ranges::min(num_steps) <= 2);
+}
+
+TEST_CASE("progress tells steps and whether one runs") {
+  Rig rig;
+  CHECK(rig.engine.progress().step_seq == 0);
+  CHECK(rig.engine.run_step().empty());
+  const handoff::RequestState state = state_of(10, 1, 4);
+  rig.executor.set_observer([&](uint64_t, const sched::Batch&) {
+    rig.clock.advance_ms(30);
+    CHECK(rig.engine.progress().step_running_ms == 30);
+  });
+  rig.prefill(1, state, rig.tables_of(state));
+  rig.sampled(1);
+  CHECK(rig.engine.progress().step_seq == 1);
+  CHECK(rig.engine.progress().step_running_ms == 0);
+}
+
+}  // namespace
+}  // namespace tandem::node
