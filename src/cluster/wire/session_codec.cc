@@ -142,14 +142,14 @@ void put(const Reserve& from, pb::Reserve& to) {
   put_request(from, to);
   wire::put(from.source, *to.mutable_source());
   wire::put(from.shape, *to.mutable_shape());
-  to.set_growth_tokens(from.growth_tokens);
+  to.set_final_tokens(from.final_tokens);
   to.set_deadline_left_ms(from.deadline_left_ms);
 }
 Status take(const pb::Reserve& from, Reserve& to) {
   TRY(take_request(from, to));
   TAKE(from, to, source);
   TAKE(from, to, shape);
-  to.growth_tokens = from.growth_tokens();
+  to.final_tokens = from.final_tokens();
   to.deadline_left_ms = from.deadline_left_ms();
   return Done{};
 }
