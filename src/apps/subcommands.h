@@ -19,6 +19,7 @@ Result<int> run_inspect_graph(const cli::Invocation& invocation);
 Result<int> run_inspect_kv(const cli::Invocation& invocation);
 Result<int> run_bench_engine(const cli::Invocation& invocation);
 Result<int> run_bench_limits(const cli::Invocation& invocation);
+Result<int> run_bench_transport(const cli::Invocation& invocation);
 Result<int> run_options(const cli::Invocation& invocation);
 
 }  // namespace tandem::apps

@@ -30,6 +30,7 @@ constexpr Subcommand kSubcommands[] = {
     {"inspect kv", run_inspect_kv},
     {"bench engine", run_bench_engine},
     {"bench limits", run_bench_limits},
+    {"bench transport", run_bench_transport},
     {"options", run_options},
 };
 

@@ -94,6 +94,13 @@ std::vector<CommandSpec> bench_commands() {
                   "all; then what a barrier and a wake cost. Run it on a quiet machine.",
        .examples = {{"tandem bench limits", "a table"}, {"tandem bench limits --json -t 8", "for scripts"}},
        .groups = {bench_limits_options(), general_options()}},
+      {.name = "bench transport",
+       .summary = "Measure how fast KV moves between nodes on this machine",
+       .details = "Round trips of 88 bytes, and bandwidth by frame size, of each transport between two threads; then "
+                  "its ratio to a plain TCP copy of the same size in the same run.",
+       .examples = {{"tandem bench transport", "a table"},
+                    {"tandem bench transport -f 368640 -r 20 --json", "one block of KV at a time"}},
+       .groups = {bench_transport_options(), general_options()}},
   };
 }
 

@@ -74,7 +74,7 @@ TEST_CASE("unknown names are errors that name the nearest known one") {
   CHECK(fault({"serve", "m", "-z"}) == "unknown option -z");
   CHECK(fault({"sevre", "m"}) == "unknown command sevre; is it serve?");
   CHECK(fault({"xyzzy"}) == "unknown command xyzzy; tandem --help lists them");
-  CHECK(fault({"bench"}) == "tandem bench needs one of: engine, limits");
+  CHECK(fault({"bench"}) == "tandem bench needs one of: engine, limits, transport");
   CHECK(fault({"inspect", "grap"}) == "tandem inspect needs one of: model, graph, kv");
   const TemporaryFile file("prot = 1\n");
   CHECK(fault({"serve", "m", "--config", file.path()}) ==

@@ -193,6 +193,19 @@ OptionGroup bench_limits_options() {
           }};
 }
 
+OptionGroup bench_transport_options() {
+  return {"Measurement",
+          {
+              {.name = "frame-sizes", .type = kIntegerList, .default_text = "4096,65536,368640,1048576,16777216",
+               .min = 1, .max = 64 << 20, .help = "Payload bytes of a frame", .letter = 'f'},
+              {.name = "volume", .type = kBytes, .default_text = "256MiB", .min = 1,
+               .help = "Bytes moved for each figure, in at most 20000 frames"},
+              {.name = "repetitions", .type = kInteger, .default_text = "5", .min = 1, .max = 1000,
+               .help = "Measurements of each figure, in turns; medians are printed", .letter = 'r'},
+              {.name = "json", .type = kSwitch, .default_text = "false", .help = "Print JSON in place of a table"},
+          }};
+}
+
 OptionGroup inspect_graph_options() {
   return {"Graph",
           {

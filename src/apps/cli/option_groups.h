@@ -15,6 +15,7 @@ OptionGroup answer_options();      // how `run` samples
 OptionGroup bench_engine_options();
 OptionGroup random_model_options();
 OptionGroup bench_limits_options();
+OptionGroup bench_transport_options();
 OptionGroup inspect_graph_options();
 OptionGroup json_options();        // --json alone
 OptionGroup option_table_options();

@@ -27,6 +27,18 @@ std::vector<Bytes> pieces_of(std::string_view bytes) {
   return pieces;
 }
 
+// How often the loop wakes in 200 ms; the alarm that ends them is one of the times.
+uint64_t wakeups_until_alarm(EventLoop& loop) {
+  const uint64_t before = loop.num_wakeups();
+  std::thread alarm([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    loop.stop();
+  });
+  loop.run();
+  alarm.join();
+  return loop.num_wakeups() - before;
+}
+
 }  // namespace
 
 TEST_CASE("frames of all sizes arrive whole and in order, wherever they land") {
@@ -37,26 +49,27 @@ TEST_CASE("frames of all sizes arrive whole and in order, wherever they land") {
     auto connection = rig.open(client);
     RecordingEnd& server = *rig.acceptor.ends[0];
     std::string landed;
-    server.choose_landing = [&](Connection&, std::string_view header, uint64_t size) {
-      if (header.ends_with("skip")) return Landing::skip();
-      if (!header.ends_with("into")) return Landing::hold();
+    server.choose_placement = [&](Connection&, std::string_view header, uint64_t size) {
+      if (header.ends_with("skip")) return Placement::skip();
+      if (!header.ends_with("into")) return Placement::hold();
       landed.assign(size, '\0');
       std::vector<MutableBytes> ranges;
       const std::string_view all = landed;
       for (const Bytes& piece : pieces_of(all)) {
-        ranges.push_back(writable(landed).subspan(static_cast<size_t>(text_of(piece).data() - all.data()), piece.size()));
+        const auto at = static_cast<size_t>(text_of(piece).data() - all.data());
+        ranges.push_back(writable(landed).subspan(at, piece.size()));
       }
       ranges.emplace_back();  // an empty range is one too
-      return Landing::into(std::move(ranges));
+      return Placement::into(std::move(ranges));
     };
-    std::vector<std::string> landings;
+    std::vector<std::string> placements;
     server.frame_hook = [&](Connection&, std::string_view header) {
-      landings.push_back(header.ends_with("into") ? landed : server.frames.back().payload);
+      placements.push_back(header.ends_with("into") ? landed : server.frames.back().payload);
     };
     const uint64_t ring = rig.limits.ring_bytes;
-    const std::vector<uint64_t> sizes = {0,        1,        23,       24,      4095,         4096,     4097,
-                                         65536,    368'640,  1 << 20,  ring / 2, ring / 2 + 1, ring - 24, ring,
-                                         ring + 1, 9'999'999, 64 << 20};
+    const std::vector<uint64_t> sizes = {0,         1,     23,       24,        4095,     4096,
+                                         4097,      65536, 368'640,  1 << 20,   ring / 2, ring / 2 + 1,
+                                         ring - 24, ring,  ring + 1, 9'999'999, 64 << 20};
     std::vector<std::string> payloads;
     for (const uint64_t size : sizes) payloads.push_back(pattern(size, size));
     for (const char* kind : {"hold", "into", "skip"}) {
@@ -76,7 +89,7 @@ TEST_CASE("frames of all sizes arrive whole and in order, wherever they land") {
       const size_t size_index = i % sizes.size();
       CAPTURE(sizes[size_index]);
       CHECK(server.frames[i].header == std::string(size_index * 37, 'h') + (i < sizes.size() ? "hold" : "into"));
-      CHECK((landings[i] == payloads[size_index]));
+      CHECK((placements[i] == payloads[size_index]));
       if (i >= sizes.size()) CHECK(server.frames[i].payload.empty());
     }
     for (size_t i = 0; i < client.sent.size(); ++i) CHECK(client.sent[i] == i % sizes.size());
@@ -170,8 +183,10 @@ TEST_CASE("back-pressure: a paused receiver fills the queue, send refuses, nothi
       const std::string header = std::to_string(num_taken);
       const Status status = connection->send(frame_of(header, payload, num_taken));
       num_refused = status ? 0 : num_refused + 1;
-      if (status) ++num_taken;
-      else CHECK(status.error().code == ErrorCode::kExhausted);
+      if (status)
+        ++num_taken;
+      else
+        CHECK(status.error().code == ErrorCode::kExhausted);
       rig.settle();
     }
     CHECK(server.frames.empty());
@@ -389,9 +404,9 @@ TEST_CASE("closing inside any callback ends them all") {
       auto connection = rig.open(client);
       RecordingEnd& server = *rig.acceptor.ends[0];
       std::string landed(1000, 'B');
-      server.choose_landing = [&](Connection& self, std::string_view, uint64_t) {
+      server.choose_placement = [&](Connection& self, std::string_view, uint64_t) {
         if (where == std::string("header")) self.close();
-        return Landing::into({writable(landed)});
+        return Placement::into({writable(landed)});
       };
       server.frame_hook = [&](Connection& self, std::string_view header) {
         self.close();
@@ -410,7 +425,7 @@ TEST_CASE("closing inside any callback ends them all") {
   }
 }
 
-TEST_CASE("an abandoned frame does not touch its landing again, and the connection goes on") {
+TEST_CASE("an abandoned frame does not touch its placement again, and the connection goes on") {
   for (const std::string& scheme : kSchemes) {
     CAPTURE(scheme);
     Rig rig(scheme);
@@ -418,8 +433,8 @@ TEST_CASE("an abandoned frame does not touch its landing again, and the connecti
     auto connection = rig.open(client);
     RecordingEnd& server = *rig.acceptor.ends[0];
     std::string landed(32 << 20, 'B');
-    server.choose_landing = [&](Connection&, std::string_view header, uint64_t) {
-      return header == "next" ? Landing::hold() : Landing::into({writable(landed)});
+    server.choose_placement = [&](Connection&, std::string_view header, uint64_t) {
+      return header == "next" ? Placement::hold() : Placement::into({writable(landed)});
     };
     const std::string payload = pattern(32 << 20, 1);
     REQUIRE(connection->send(frame_of("abandoned", payload)));
@@ -435,14 +450,14 @@ TEST_CASE("an abandoned frame does not touch its landing again, and the connecti
   }
 }
 
-TEST_CASE("a refused frame closes the connection and reaches no landing") {
+TEST_CASE("a refused frame closes the connection and reaches no placement") {
   for (const std::string& scheme : kSchemes) {
     CAPTURE(scheme);
     Rig rig(scheme);
     RecordingEnd client;
     auto connection = rig.open(client);
     RecordingEnd& server = *rig.acceptor.ends[0];
-    server.choose_landing = [](Connection&, std::string_view, uint64_t) { return Landing::close(); };
+    server.choose_placement = [](Connection&, std::string_view, uint64_t) { return Placement::close(); };
     REQUIRE(connection->send(frame_of("bad", "payload")));
     REQUIRE(rig.run([&] { return !server.closed.empty() && !client.closed.empty(); }));
     CHECK(server.closed[0].code == ErrorCode::kCorrupt);
@@ -499,26 +514,12 @@ TEST_CASE("an idle connection wakes nobody") {
                          [](const auto& end) { return end->frames.size() == 1; });
     }));
     rig.settle();
-    const uint64_t before = rig.loop->num_wakeups();
-    std::thread alarm([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
-      rig.loop->stop();
-    });
-    rig.loop->run();
-    alarm.join();
-    CHECK(rig.loop->num_wakeups() - before == 1);  // the alarm
+    CHECK(wakeups_until_alarm(*rig.loop) == 1);
     // Paused, with a peer that has gone: it stays readable, and still wakes nobody.
     for (auto& connection : rig.acceptor.connections) connection->pause();
     connections.clear();
     rig.settle();
-    const uint64_t paused_before = rig.loop->num_wakeups();
-    std::thread second_alarm([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      rig.loop->stop();
-    });
-    rig.loop->run();
-    second_alarm.join();
-    CHECK(rig.loop->num_wakeups() - paused_before == 1);
+    CHECK(wakeups_until_alarm(*rig.loop) == 1);
     for (auto& connection : rig.acceptor.connections) connection->resume();
     REQUIRE(rig.run([&] {
       return std::all_of(rig.acceptor.ends.begin(), rig.acceptor.ends.end(),

@@ -54,9 +54,9 @@ TEST_CASE("SIGSTOP of a sender in mid-push, its blocks given to another, SIGCONT
       std::string pool(kBlockBytes * kNumBlocks, 'B');
       size_t next_block = 0;
       rig.acceptor.prepare = [&](RecordingEnd& end) {
-        end.choose_landing = [&](Connection&, std::string_view, uint64_t) {
+        end.choose_placement = [&](Connection&, std::string_view, uint64_t) {
           const size_t at = next_block++ % kNumBlocks * kBlockBytes;
-          return Landing::into({std::as_writable_bytes(std::span(pool)).subspan(at, kBlockBytes)});
+          return Placement::into({std::as_writable_bytes(std::span(pool)).subspan(at, kBlockBytes)});
         };
       };
       const pid_t child = fork_sender(rig.listener->address(), kBlockBytes);
@@ -66,8 +66,8 @@ TEST_CASE("SIGSTOP of a sender in mid-push, its blocks given to another, SIGCONT
       kill(child, SIGSTOP);
       REQUIRE(WIFSTOPPED(wait_for(child, WUNTRACED)));
       CHECK(pool.find('A') != std::string::npos);
-      rig.acceptor.connections[0]->close();      // drop it ...
-      memset(pool.data(), 'C', pool.size());     // ... and the blocks are the next request's
+      rig.acceptor.connections[0]->close();   // drop it ...
+      memset(pool.data(), 'C', pool.size());  // ... and the blocks are the next request's
       kill(child, SIGCONT);
       // Its end of the connection breaks; it goes on until it notices.
       const int status = wait_for(child);
@@ -91,9 +91,9 @@ TEST_CASE("kill -9 of a sender in mid-frame ends the connection at once, whole f
       int num_headers = 0;
       pid_t child = 0;
       rig.acceptor.prepare = [&](RecordingEnd& end) {
-        end.choose_landing = [&](Connection&, std::string_view, uint64_t) {
+        end.choose_placement = [&](Connection&, std::string_view, uint64_t) {
           if (++num_headers == 2) kill(child, SIGKILL);
-          return is_held ? Landing::hold() : Landing::into({std::as_writable_bytes(std::span(landed))});
+          return is_held ? Placement::hold() : Placement::into({std::as_writable_bytes(std::span(landed))});
         };
       };
       child = fork_sender(rig.listener->address(), kFrameBytes);
@@ -117,9 +117,9 @@ TEST_CASE("a sender stopped in mid-frame is given up after the stall time-out") 
     std::string landed(kFrameBytes, 'B');
     bool has_begun = false;
     rig.acceptor.prepare = [&](RecordingEnd& end) {
-      end.choose_landing = [&](Connection&, std::string_view, uint64_t) {
+      end.choose_placement = [&](Connection&, std::string_view, uint64_t) {
         has_begun = true;
-        return Landing::into({std::as_writable_bytes(std::span(landed))});
+        return Placement::into({std::as_writable_bytes(std::span(landed))});
       };
     };
     const pid_t child = fork_sender(rig.listener->address(), kFrameBytes);

@@ -53,14 +53,13 @@ Status FrameReader::begin_payload(FrameSink& sink) {
   taken_ = 0;
   range_ = 0;
   range_offset_ = 0;
-  landing_ = sink.on_header(header_, prefix_.payload_bytes);
-  if (landing_.kind == Landing::Kind::kClose) return Error{ErrorCode::kCorrupt, "the frame was refused"};
-  if (landing_.kind == Landing::Kind::kInto) {
+  placement_ = sink.on_header(header_, prefix_.payload_bytes);
+  if (placement_.kind == Placement::Kind::kClose) return Error{ErrorCode::kCorrupt, "the frame was refused"};
+  if (placement_.kind == Placement::Kind::kInto) {
     uint64_t size = 0;
-    for (const MutableBytes& range : landing_.ranges) size += range.size();
+    for (const MutableBytes& range : placement_.ranges) size += range.size();
     TANDEM_CHECK(size == prefix_.payload_bytes);
-  } else if (landing_.kind == Landing::Kind::kHold && !is_viewing() &&
-             prefix_.payload_bytes > held_capacity_) {
+  } else if (placement_.kind == Placement::Kind::kHold && !is_viewing() && prefix_.payload_bytes > held_capacity_) {
     held_ = nullptr;  // before the new one is made
     held_capacity_ = 0;
     held_.reset(new (std::nothrow) std::byte[prefix_.payload_bytes]);
@@ -73,7 +72,7 @@ Status FrameReader::begin_payload(FrameSink& sink) {
 Result<size_t> FrameReader::feed_payload(Bytes bytes, FrameSink& sink) {
   const uint64_t left = prefix_.payload_bytes - taken_;
   const bool is_whole = taken_ == 0 && bytes.size() >= left;
-  if (landing_.kind == Landing::Kind::kHold && (is_whole || is_viewing())) {
+  if (placement_.kind == Placement::Kind::kHold && (is_whole || is_viewing())) {
     if (!is_whole) return size_t{0};
     finish(sink, bytes.first(left));
     return static_cast<size_t>(left);
@@ -81,19 +80,19 @@ Result<size_t> FrameReader::feed_payload(Bytes bytes, FrameSink& sink) {
   const Bytes piece = bytes.first(static_cast<size_t>(std::min<uint64_t>(left, bytes.size())));
   store(piece);
   if (taken_ == prefix_.payload_bytes) {
-    finish(sink, landing_.kind == Landing::Kind::kHold ? Bytes(held_.get(), prefix_.payload_bytes) : Bytes());
+    finish(sink, placement_.kind == Placement::Kind::kHold ? Bytes(held_.get(), prefix_.payload_bytes) : Bytes());
   }
   return piece.size();
 }
 
 void FrameReader::store(Bytes bytes) {
-  if (landing_.kind == Landing::Kind::kHold && !bytes.empty()) {
+  if (placement_.kind == Placement::Kind::kHold && !bytes.empty()) {
     memcpy(held_.get() + taken_, bytes.data(), bytes.size());
   }
   taken_ += bytes.size();
-  if (landing_.kind != Landing::Kind::kInto) return;
+  if (placement_.kind != Placement::Kind::kInto) return;
   while (!bytes.empty()) {
-    const MutableBytes rest = landing_.ranges[range_].subspan(range_offset_);
+    const MutableBytes rest = placement_.ranges[range_].subspan(range_offset_);
     const size_t size = std::min(rest.size(), bytes.size());
     if (size > 0) memcpy(rest.data(), bytes.data(), size);
     bytes = bytes.subspan(size);
@@ -104,15 +103,15 @@ void FrameReader::store(Bytes bytes) {
 
 size_t FrameReader::direct(iovec* ranges, size_t max) const {
   if (stage_ != Stage::kPayload || max == 0) return 0;
-  if (landing_.kind == Landing::Kind::kHold && !is_viewing()) {
+  if (placement_.kind == Placement::Kind::kHold && !is_viewing()) {
     ranges[0] = {held_.get() + taken_, static_cast<size_t>(prefix_.payload_bytes - taken_)};
     return 1;
   }
-  if (landing_.kind != Landing::Kind::kInto) return 0;
+  if (placement_.kind != Placement::Kind::kInto) return 0;
   size_t count = 0, offset = range_offset_;
-  for (size_t i = range_; i < landing_.ranges.size() && count < max; ++i, offset = 0) {
-    const MutableBytes rest = landing_.ranges[i].subspan(offset);
-    ranges[count++] = {rest.data(), rest.size()};
+  for (size_t i = range_; i < placement_.ranges.size() && count < max; ++i, offset = 0) {
+    const MutableBytes rest = placement_.ranges[i].subspan(offset);
+    if (!rest.empty()) ranges[count++] = {rest.data(), rest.size()};
   }
   return count;
 }
@@ -120,9 +119,9 @@ size_t FrameReader::direct(iovec* ranges, size_t max) const {
 void FrameReader::landed(size_t size, FrameSink& sink) {
   TANDEM_CHECK(size <= prefix_.payload_bytes - taken_);
   taken_ += size;
-  if (landing_.kind == Landing::Kind::kInto) {
+  if (placement_.kind == Placement::Kind::kInto) {
     while (size > 0) {
-      const size_t left = landing_.ranges[range_].size() - range_offset_;
+      const size_t left = placement_.ranges[range_].size() - range_offset_;
       const size_t step = std::min<size_t>(left, size);
       range_offset_ += step;
       size -= step;
@@ -130,18 +129,18 @@ void FrameReader::landed(size_t size, FrameSink& sink) {
     }
   }
   if (taken_ < prefix_.payload_bytes) return;
-  finish(sink, landing_.kind == Landing::Kind::kHold ? Bytes(held_.get(), prefix_.payload_bytes) : Bytes());
+  finish(sink, placement_.kind == Placement::Kind::kHold ? Bytes(held_.get(), prefix_.payload_bytes) : Bytes());
 }
 
 void FrameReader::abandon() {
-  if (stage_ == Stage::kPayload) landing_ = Landing::skip();
+  if (stage_ == Stage::kPayload) placement_ = Placement::skip();
 }
 
 void FrameReader::finish(FrameSink& sink, Bytes payload) {
-  const bool is_wanted = landing_.kind != Landing::Kind::kSkip;
+  const bool is_wanted = placement_.kind != Placement::Kind::kSkip;
   stage_ = Stage::kPrefix;
   taken_ = 0;
-  landing_ = Landing::skip();
+  placement_ = Placement::skip();
   if (is_wanted && !sink.is_closed()) sink.on_frame(header_, payload);
   if (held_capacity_ > kKeptBytes) {
     held_ = nullptr;

@@ -13,7 +13,7 @@ namespace tandem::transport {
 
 class FrameSink {
  public:
-  virtual Landing on_header(Bytes header, uint64_t payload_bytes) = 0;
+  virtual Placement on_header(Bytes header, uint64_t payload_bytes) = 0;
   virtual void on_frame(Bytes header, Bytes payload) = 0;
   virtual bool is_closed() const = 0;  // the sink closed in a callback: nothing more is read
 
@@ -36,14 +36,14 @@ class FrameReader {
   size_t direct(iovec* ranges, size_t max) const;
   void landed(size_t size, FrameSink& sink);
 
-  void abandon();  // the rest of the frame at hand is skipped, and its landing not touched
+  void abandon();  // the rest of the frame at hand is skipped, and its placement not touched
   bool is_mid_frame() const { return stage_ != Stage::kPrefix || taken_ > 0; }
   bool is_copying() const { return stage_ == Stage::kPayload && !is_viewing(); }
   void set_view_bytes(uint64_t view_bytes) { view_bytes_ = view_bytes; }  // between frames
 
  private:
   enum class Stage : uint8_t { kPrefix, kHeader, kPayload };
-  bool is_viewing() const { return landing_.kind == Landing::Kind::kHold && prefix_.payload_bytes <= view_bytes_; }
+  bool is_viewing() const { return placement_.kind == Placement::Kind::kHold && prefix_.payload_bytes <= view_bytes_; }
   Status begin_header();
   Status begin_payload(FrameSink& sink);
   void store(Bytes bytes);
@@ -58,8 +58,8 @@ class FrameReader {
   FramePrefix prefix_;
   std::vector<std::byte> header_;
   uint64_t taken_ = 0;  // bytes of this stage that are here
-  Landing landing_;
-  size_t range_ = 0;         // kInto: where the next byte goes
+  Placement placement_;
+  size_t range_ = 0;  // kInto: where the next byte goes
   uint64_t range_offset_ = 0;
   std::unique_ptr<std::byte[]> held_;  // kHold: the payload so far
   uint64_t held_capacity_ = 0;

@@ -1,5 +1,5 @@
-// Any bytes as a connection's stream, cut anywhere: the reader must return, stay inside its limits, and deliver no frame
-// that differs from what the bytes say. The first byte of the input says how it is read.
+// Any bytes as a connection's stream, cut anywhere: the reader must return, stay inside its limits and placements, and
+// deliver whole payloads. The first two bytes of the input say how it is read.
 
 #include <algorithm>
 #include <cstring>
@@ -14,17 +14,20 @@ using namespace tandem::transport;
 namespace {
 
 struct Sink final : FrameSink {
-  Landing on_header(Bytes header, uint64_t payload_bytes) override {
+  Placement on_header(Bytes header, uint64_t payload_bytes) override {
     TANDEM_CHECK(header.size() <= 200 && payload_bytes <= 500);
     size = payload_bytes;
     switch ((mode + header.size()) % 4) {
-      case 0: return Landing::skip();
-      case 1: return mode > 200 ? Landing::close() : Landing::hold();
+      case 0:
+        return Placement::skip();
+      case 1:
+        return mode > 200 ? Placement::close() : Placement::hold();
       case 2: {
         const MutableBytes all = std::as_writable_bytes(std::span(target, payload_bytes));
-        return Landing::into({all.first(payload_bytes / 3), {}, all.subspan(payload_bytes / 3)});
+        return Placement::into({all.first(payload_bytes / 3), {}, all.subspan(payload_bytes / 3)});
       }
-      default: return Landing::hold();
+      default:
+        return Placement::hold();
     }
   }
   void on_frame(Bytes, Bytes payload) override {

@@ -14,11 +14,11 @@ using namespace tandem::transport;
 namespace {
 
 struct Sink final : FrameSink {
-  Landing on_header(Bytes header, uint64_t payload_bytes) override {
+  Placement on_header(Bytes header, uint64_t payload_bytes) override {
     ++num_headers;
     last_header = text_of(header);
-    if (landing) return landing(payload_bytes);
-    return Landing::hold();
+    if (placement) return placement(payload_bytes);
+    return Placement::hold();
   }
   void on_frame(Bytes header, Bytes payload) override {
     frames.push_back({std::string(text_of(header)), std::string(text_of(payload))});
@@ -26,7 +26,7 @@ struct Sink final : FrameSink {
   }
   bool is_closed() const override { return is_shut; }
 
-  std::function<Landing(uint64_t)> landing;
+  std::function<Placement(uint64_t)> placement;
   std::vector<RecordedFrame> frames;
   std::string last_header;
   int num_headers = 0;
@@ -39,10 +39,9 @@ std::string wire(const FramePrefix& prefix, std::string_view rest) {
 }
 
 std::string frame_bytes(std::string_view header, std::string_view payload, uint64_t sequence = 0) {
-  return wire({.header_bytes = static_cast<uint32_t>(header.size()),
-               .payload_bytes = payload.size(),
-               .sequence = sequence},
-              std::string(header) + std::string(payload));
+  return wire(
+      {.header_bytes = static_cast<uint32_t>(header.size()), .payload_bytes = payload.size(), .sequence = sequence},
+      std::string(header) + std::string(payload));
 }
 
 // Feeds as much as is taken. The error's code, if there is one.
@@ -68,10 +67,10 @@ TEST_CASE("a frame cut at any place is the same frame") {
       Sink sink;
       char target[16] = {};
       if (is_into) {
-        sink.landing = [&](uint64_t size) {
+        sink.placement = [&](uint64_t size) {
           const MutableBytes all = std::as_writable_bytes(std::span(target, size));
-          if (size == 0) return Landing::into({});
-          return Landing::into({all.first(3), all.subspan(3, 0), all.subspan(3)});
+          if (size == 0) return Placement::into({});
+          return Placement::into({all.first(3), all.subspan(3, 0), all.subspan(3)});
         };
       }
       CHECK(!feed_all(reader, sink, bytes.substr(0, cut)));
@@ -141,9 +140,9 @@ TEST_CASE("payload bytes may be put into place from outside") {
   FrameReader reader(limits, 0);
   Sink sink;
   char target[10] = {};
-  sink.landing = [&](uint64_t) {
+  sink.placement = [&](uint64_t) {
     const MutableBytes all = std::as_writable_bytes(std::span(target));
-    return Landing::into({all.first(4), all.subspan(4)});
+    return Placement::into({all.first(4), all.subspan(4)});
   };
   const std::string bytes = frame_bytes("h", "0123456789");
   CHECK(!feed_all(reader, sink, bytes.substr(0, sizeof(FramePrefix) + 1 + 2)));

@@ -29,8 +29,8 @@ ConnectionId next_connection_id() {
   return ConnectionId{id};
 }
 
-FramedConnection::FramedConnection(EventLoop& loop, const TransportLimits& limits,
-                                   ConnectionHandler* handler, Lobby* lobby)
+FramedConnection::FramedConnection(EventLoop& loop, const TransportLimits& limits, ConnectionHandler* handler,
+                                   Lobby* lobby)
     : loop_(loop),
       limits_(limits),
       queue_(limits_),
@@ -44,7 +44,7 @@ FramedConnection::FramedConnection(EventLoop& loop, const TransportLimits& limit
 }
 
 FramedConnection::~FramedConnection() {
-  TANDEM_CHECK(num_calls_ == 0);  // destroyed inside its own callback
+  TANDEM_CHECK(num_calls_ == 0);           // destroyed inside its own callback
   TANDEM_CHECK(state_ == State::kClosed);  // the transport's destructor closes: release() is its own
   loop_.forget(*this);
 }
@@ -126,11 +126,11 @@ std::unique_ptr<FramedConnection> Lobby::leave(FramedConnection& connection) {
   return std::move(node.mapped());
 }
 
-Landing FramedConnection::on_header(Bytes header, uint64_t payload_bytes) {
-  Landing landing = Landing::skip();
-  tell([&](ConnectionHandler& handler) { landing = handler.on_header(*this, header, payload_bytes); });
-  if (state_ == State::kClosed) return Landing::skip();  // the landing may be gone with the connection
-  return landing;
+Placement FramedConnection::on_header(Bytes header, uint64_t payload_bytes) {
+  Placement placement = Placement::skip();
+  tell([&](ConnectionHandler& handler) { placement = handler.on_header(*this, header, payload_bytes); });
+  if (state_ == State::kClosed) return Placement::skip();  // the placement may be gone with the connection
+  return placement;
 }
 
 void FramedConnection::on_frame(Bytes header, Bytes payload) {

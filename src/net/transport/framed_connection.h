@@ -74,7 +74,7 @@ class FramedConnection : public Connection, public LoopClient, protected FrameSi
   Error peer_gone(std::string how) const { return {ErrorCode::kUnavailable, std::move(how)}; }
 
   // FrameSink
-  Landing on_header(Bytes header, uint64_t payload_bytes) final;
+  Placement on_header(Bytes header, uint64_t payload_bytes) final;
   void on_frame(Bytes header, Bytes payload) final;
   bool is_closed() const final { return state_ == State::kClosed; }
 

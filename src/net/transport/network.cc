@@ -7,8 +7,8 @@ namespace tandem::transport {
 
 Network::Network(EventLoop& loop, const TransportLimits& limits, LoopbackHub* hub) {
   if (hub != nullptr) transports_["loop"] = std::make_unique<LoopbackTransport>(loop, limits, *hub);
-  transports_["shm"] = std::make_unique<ShmTransport>(loop, limits);
-  transports_["tcp"] = std::make_unique<TcpTransport>(loop, limits);
+  transports_["shm"] = make_shm_transport(loop, limits);
+  transports_["tcp"] = make_tcp_transport(loop, limits);
 }
 
 Result<std::pair<Transport*, std::string>> Network::find(const std::string& address) {

@@ -25,9 +25,7 @@ bool is_ring_size(uint64_t bytes) {
   return std::has_single_bit(bytes) && bytes >= 4096 && bytes <= RingRegion::kMaxRingBytes;
 }
 
-Error system_error(const char* what) {
-  return {ErrorCode::kExhausted, std::string(what) + ": " + strerror(errno)};
-}
+Error system_error(const char* what) { return {ErrorCode::kExhausted, std::string(what) + ": " + strerror(errno)}; }
 
 // Peer's words about its region are not enough: a file that can shrink is a SIGBUS, and one of huge pages may be too.
 Status check_peer_file(int fd, uint64_t ring_bytes) {
@@ -41,6 +39,18 @@ Status check_peer_file(int fd, uint64_t ring_bytes) {
     return Error{ErrorCode::kCorrupt, "the peer's ring is not what it says"};
   }
   return Done{};
+}
+
+// Sleeping, on both sides: announce, fence, look once more. Waking: change, fence, look for an announcement. One of the
+// two sees the other.
+void announce(std::atomic<uint64_t>& sleeps, uint64_t number) {
+  sleeps.store(number, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+bool is_new_sleep(const std::atomic<uint64_t>& sleeps, uint64_t& woken) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const uint64_t sleep = sleeps.load(std::memory_order_relaxed);
+  return sleep != 0 && std::exchange(woken, sleep) != sleep;
 }
 
 }  // namespace
@@ -77,8 +87,8 @@ Status RingRegion::map(int protection) {
   base_ = static_cast<std::byte*>(space);
   const bool is_mapped =
       mmap(base_, kControlBytes + ring_bytes_, protection, MAP_SHARED | MAP_FIXED, fd(), 0) != MAP_FAILED &&
-      mmap(base_ + kControlBytes + ring_bytes_, ring_bytes_, protection, MAP_SHARED | MAP_FIXED, fd(),
-           kControlBytes) != MAP_FAILED;
+      mmap(base_ + kControlBytes + ring_bytes_, ring_bytes_, protection, MAP_SHARED | MAP_FIXED, fd(), kControlBytes) !=
+          MAP_FAILED;
   if (!is_mapped) return system_error("mmap of a ring");
   return Done{};
 }
@@ -99,9 +109,6 @@ RingRegion::~RingRegion() {
 
 std::byte* RingRegion::at(uint64_t count) const { return base_ + kControlBytes + (count & (ring_bytes_ - 1)); }
 
-// Sleeping, on both sides: announce, fence, look once more. Waking: change, fence, look for an announcement. One of the
-// two sees the other.
-
 Result<MutableBytes> RingWriter::room() {
   const uint64_t consumed = peer_.control().consumed.load(std::memory_order_acquire);
   if (consumed < consumed_ || consumed > produced_) {
@@ -116,16 +123,9 @@ void RingWriter::publish(size_t size) {
   own_.own_control().produced.store(produced_, std::memory_order_release);
 }
 
-bool RingWriter::must_wake() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  const uint64_t sleep = peer_.control().waits_for_data.load(std::memory_order_relaxed);
-  return sleep != 0 && std::exchange(woken_, sleep) != sleep;
-}
+bool RingWriter::must_wake() { return is_new_sleep(peer_.control().waits_for_data, woken_); }
 
-void RingWriter::announce_sleep() {
-  own_.own_control().waits_for_room.store(++num_sleeps_, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-}
+void RingWriter::announce_sleep() { announce(own_.own_control().waits_for_room, ++num_sleeps_); }
 
 Result<Bytes> RingReader::available() {
   const uint64_t produced = peer_.control().produced.load(std::memory_order_acquire);
@@ -142,15 +142,8 @@ void RingReader::consume(size_t size) {
   own_.own_control().consumed.store(consumed_, std::memory_order_release);
 }
 
-bool RingReader::must_wake() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  const uint64_t sleep = peer_.control().waits_for_room.load(std::memory_order_relaxed);
-  return sleep != 0 && std::exchange(woken_, sleep) != sleep;
-}
+bool RingReader::must_wake() { return is_new_sleep(peer_.control().waits_for_room, woken_); }
 
-void RingReader::announce_sleep() {
-  own_.own_control().waits_for_data.store(++num_sleeps_, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-}
+void RingReader::announce_sleep() { announce(own_.own_control().waits_for_data, ++num_sleeps_); }
 
 }  // namespace tandem::transport

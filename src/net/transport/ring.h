@@ -80,7 +80,7 @@ class RingReader {
 
   Result<Bytes> available();  // unread, as one range; kCorrupt: the peer's count makes no sense
   void consume(size_t size);
-  bool must_wake();        // the writer sleeps for room, and has not been woken from this sleep
+  bool must_wake();       // the writer sleeps for room, and has not been woken from this sleep
   void announce_sleep();  // before sleeping for data; then look at available() once more
 
  private:

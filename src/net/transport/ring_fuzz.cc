@@ -18,9 +18,9 @@ namespace {
 constexpr uint64_t kRingBytes = 4096;
 
 struct Sink final : FrameSink {
-  Landing on_header(Bytes header, uint64_t) override {
-    if (header.size() % 3 == 0) return Landing::hold();
-    return header.size() % 3 == 1 ? Landing::skip() : Landing::hold();
+  Placement on_header(Bytes header, uint64_t) override {
+    if (header.size() % 3 == 0) return Placement::hold();
+    return header.size() % 3 == 1 ? Placement::skip() : Placement::hold();
   }
   void on_frame(Bytes, Bytes payload) override {
     unsigned sum = 0;
@@ -65,8 +65,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   while (input.size > 0) {
     const auto what = input.take<uint8_t>();
     switch (what % 8) {
-      case 0: hostile.own_control().produced = input.take<uint64_t>(); break;
-      case 1: hostile.own_control().consumed = input.take<uint16_t>(); break;
+      case 0:
+        hostile.own_control().produced = input.take<uint64_t>();
+        break;
+      case 1:
+        hostile.own_control().consumed = input.take<uint16_t>();
+        break;
       case 2: {  // a prefix that is right, or nearly
         const FramePrefix prefix = {.header_bytes = input.take<uint16_t>() % 1100u,
                                     .payload_bytes = input.take<uint16_t>() % 11'000u,
@@ -75,9 +79,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
         written += sizeof prefix;
         break;
       }
-      case 3: memset(hostile.at(written), what, std::min<size_t>(input.take<uint16_t>(), kRingBytes)); break;
-      case 4: written += input.take<uint16_t>(); break;
-      case 5: hostile.own_control().produced = written; break;
+      case 3:
+        memset(hostile.at(written), what, std::min<size_t>(input.take<uint16_t>(), kRingBytes));
+        break;
+      case 4:
+        written += input.take<uint16_t>();
+        break;
+      case 5:
+        hostile.own_control().produced = written;
+        break;
       case 6: {
         (void)queue.push({.header = object_bytes(what), .payload = {}}, 0);
         auto room = writer.room();

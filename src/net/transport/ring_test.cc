@@ -21,7 +21,12 @@ namespace {
 // Both sides' regions, each mapped by its owner and by the other.
 struct RingPair {
   explicit RingPair(uint64_t ring_bytes = 4096)
-      : a(make(ring_bytes)), b(make(ring_bytes)), a_seen(see(a)), b_seen(see(b)), writer(a, b_seen), reader(b, a_seen) {}
+      : a(make(ring_bytes)),
+        b(make(ring_bytes)),
+        a_seen(see(a)),
+        b_seen(see(b)),
+        writer(a, b_seen),
+        reader(b, a_seen) {}
   static RingRegion make(uint64_t ring_bytes) { return std::move(RingRegion::create(ring_bytes)).value(); }
   static RingRegion see(const RingRegion& region) {
     return std::move(RingRegion::map_peer(OwnedFd(dup(region.fd())), region.ring_bytes())).value();
@@ -198,8 +203,7 @@ TEST_CASE("a hostile ring closes its connection and no other") {
       {"garbage", [&](HostilePeer& peer) { write_at(peer, 0, std::string(500, 'g')); }, ErrorCode::kCorrupt},
       {"more than the ring", [](HostilePeer& peer) { peer.region.own_control().produced = 9999; }, ErrorCode::kCorrupt},
       {"read ahead", [](HostilePeer& peer) { peer.region.own_control().consumed = 1; }, ErrorCode::kCorrupt},
-      {"out of order",
-       [&](HostilePeer& peer) { write_at(peer, 0, text_of(object_bytes(FramePrefix{.sequence = 5}))); },
+      {"out of order", [&](HostilePeer& peer) { write_at(peer, 0, text_of(object_bytes(FramePrefix{.sequence = 5}))); },
        ErrorCode::kCorrupt},
       {"gone in mid-frame",
        [&](HostilePeer& peer) {

@@ -92,8 +92,7 @@ void SendQueue::advance(size_t size) {
 }
 
 bool SendQueue::take_has_room() {
-  if (!was_refused_ || frames_.size() > limits_.max_queued_frames / 2 ||
-      queued_bytes_ > limits_.max_queued_bytes / 2) {
+  if (!was_refused_ || frames_.size() > limits_.max_queued_frames / 2 || queued_bytes_ > limits_.max_queued_bytes / 2) {
     return false;
   }
   was_refused_ = false;

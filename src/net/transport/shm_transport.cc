@@ -20,8 +20,8 @@ Result<sockaddr_un> unix_address(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
-    return Error{ErrorCode::kInvalidArgument, "a socket's path has 1 to " +
-                                                  std::to_string(sizeof address.sun_path - 1) + " bytes: " + path};
+    return Error{ErrorCode::kInvalidArgument,
+                 "a socket's path has 1 to " + std::to_string(sizeof address.sun_path - 1) + " bytes: " + path};
   }
   memcpy(address.sun_path, path.data(), path.size());
   return address;
@@ -34,7 +34,17 @@ int connect_to(const OwnedFd& socket, const sockaddr_un& address) {
   return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
 }
 
-}  // namespace
+class ShmTransport final : public Transport {
+ public:
+  ShmTransport(EventLoop& loop, const TransportLimits& limits) : loop_(loop), limits_(limits) {}
+  Result<std::unique_ptr<Listener>> listen(const std::string& place, Acceptor& acceptor) override;
+  Result<std::unique_ptr<Connection>> connect(const std::string& place, Bytes greeting,
+                                              ConnectionHandler& handler) override;
+
+ private:
+  EventLoop& loop_;
+  const TransportLimits limits_;
+};
 
 Result<std::unique_ptr<Listener>> ShmTransport::listen(const std::string& place, Acceptor& acceptor) {
   TRY_ASSIGN(const sockaddr_un address, unix_address(place));
@@ -61,6 +71,12 @@ Result<std::unique_ptr<Connection>> ShmTransport::connect(const std::string& pla
     return Error{ErrorCode::kUnavailable, place + ": connect: " + strerror(reason)};
   }
   return RingConnection::connect(loop_, limits_, std::move(socket), greeting, handler);
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_shm_transport(EventLoop& loop, const TransportLimits& limits) {
+  return std::make_unique<ShmTransport>(loop, limits);
 }
 
 }  // namespace tandem::transport

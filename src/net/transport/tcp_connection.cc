@@ -38,8 +38,8 @@ void set_options(int socket, const TransportLimits& limits) {
 
 }  // namespace
 
-TcpConnection::TcpConnection(EventLoop& loop, const TransportLimits& limits, OwnedFd socket,
-                             ConnectionHandler* handler, Lobby* lobby)
+TcpConnection::TcpConnection(EventLoop& loop, const TransportLimits& limits, OwnedFd socket, ConnectionHandler* handler,
+                             Lobby* lobby)
     : FramedConnection(loop, limits, handler, lobby),
       socket_(std::move(socket)),
       input_(std::make_unique_for_overwrite<std::byte[]>(kInputBytes)) {
@@ -52,8 +52,7 @@ Status TcpConnection::start(uint32_t epoll_events) {
 }
 
 Result<std::unique_ptr<Connection>> TcpConnection::connect(EventLoop& loop, const TransportLimits& limits,
-                                                           OwnedFd socket, Bytes greeting,
-                                                           ConnectionHandler& handler) {
+                                                           OwnedFd socket, Bytes greeting, ConnectionHandler& handler) {
   if (greeting.size() > std::min<size_t>(limits.max_greeting_bytes, kInputBytes / 2)) {
     return Error{ErrorCode::kInvalidArgument, "the greeting is too long"};
   }

@@ -59,7 +59,17 @@ OwnedFd tcp_socket(const SocketAddress& address) {
   return OwnedFd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-}  // namespace
+class TcpTransport final : public Transport {
+ public:
+  TcpTransport(EventLoop& loop, const TransportLimits& limits) : loop_(loop), limits_(limits) {}
+  Result<std::unique_ptr<Listener>> listen(const std::string& place, Acceptor& acceptor) override;
+  Result<std::unique_ptr<Connection>> connect(const std::string& place, Bytes greeting,
+                                              ConnectionHandler& handler) override;
+
+ private:
+  EventLoop& loop_;
+  const TransportLimits limits_;
+};
 
 Result<std::unique_ptr<Listener>> TcpTransport::listen(const std::string& place, Acceptor& acceptor) {
   TRY_ASSIGN(SocketAddress address, parse_address(place));
@@ -84,6 +94,12 @@ Result<std::unique_ptr<Connection>> TcpTransport::connect(const std::string& pla
     return unavailable(place, "connect");
   }
   return TcpConnection::connect(loop_, limits_, std::move(socket), greeting, handler);
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_tcp_transport(EventLoop& loop, const TransportLimits& limits) {
+  return std::make_unique<TcpTransport>(loop, limits);
 }
 
 }  // namespace tandem::transport

@@ -32,14 +32,14 @@ using MutableBytes = std::span<std::byte>;
 
 struct TransportLimits {
   uint32_t max_greeting_bytes = 1024;
-  uint32_t max_header_bytes = 4 << 20;    // of a frame; a commit names every token of its request
+  uint32_t max_header_bytes = 4 << 20;  // of a frame; a commit names every token of its request
   uint64_t max_payload_bytes = 256 << 20;
-  uint32_t max_queued_frames = 256;       // per connection; over it send() answers kExhausted
-  uint64_t max_queued_bytes = 64 << 20;   // headers and payloads; one larger frame is taken when nothing is queued
-  uint32_t max_greetings = 64;            // per listener, connections not admitted yet; more are closed at once
-  uint64_t ring_bytes = 4 << 20;          // of what we send, a power of two of at least a page (loop, shm)
-  int64_t connect_timeout_ms = 2000;      // until both sides have greeted
-  int64_t stall_timeout_ms = 5000;        // without a byte moving, while a frame waits to leave or is half here
+  uint32_t max_queued_frames = 256;      // per connection; over it send() answers kExhausted
+  uint64_t max_queued_bytes = 64 << 20;  // headers and payloads; one larger frame is taken when nothing is queued
+  uint32_t max_greetings = 64;           // per listener, connections not admitted yet; more are closed at once
+  uint64_t ring_bytes = 4 << 20;         // of what we send, a power of two of at least a page (loop, shm)
+  int64_t connect_timeout_ms = 2000;     // until both sides have greeted
+  int64_t stall_timeout_ms = 5000;       // without a byte moving, while a frame waits to leave or is half here
 };
 
 // To send. The payload is borrowed until on_sent(tag) or until the connection is closed; the header is copied.
@@ -51,7 +51,7 @@ struct Frame {
 };
 
 // Where the receiver wants a frame's payload.
-struct Landing {
+struct Placement {
   enum class Kind : uint8_t {
     kHold,   // on_frame() gets it as one range, valid in that call
     kInto,   // straight into `ranges`, whose sizes add up to the payload's. Verify it in on_frame()
@@ -61,10 +61,10 @@ struct Landing {
   Kind kind = Kind::kHold;
   std::vector<MutableBytes> ranges;
 
-  static Landing hold() { return {}; }
-  static Landing skip() { return {Kind::kSkip, {}}; }
-  static Landing close() { return {Kind::kClose, {}}; }
-  static Landing into(std::vector<MutableBytes> ranges) { return {Kind::kInto, std::move(ranges)}; }
+  static Placement hold() { return {}; }
+  static Placement skip() { return {Kind::kSkip, {}}; }
+  static Placement close() { return {Kind::kClose, {}}; }
+  static Placement into(std::vector<MutableBytes> ranges) { return {Kind::kInto, std::move(ranges)}; }
 };
 
 class Connection {
@@ -79,13 +79,13 @@ class Connection {
   // Queues a frame, also while the greeting is under way. kExhausted: the queue is full, on_writable() will come;
   // kInvalidArgument: over a limit; kUnavailable: closed.
   virtual Status send(const Frame& frame) = 0;
-  // Breaks off at once: frames not yet sent are dropped, borrowed payloads and landings are never touched again. No
+  // Breaks off at once: frames not yet sent are dropped, borrowed payloads and placements are never touched again. No
   // callback comes after it.
   virtual void close() = 0;
   // No frame is delivered until resume(), so in time the peer's send() answers kExhausted. A frame that has begun ends.
   virtual void pause() = 0;
   virtual void resume() = 0;
-  // The frame that is half here is skipped from now on: its landing may be freed. Nothing to do between frames.
+  // The frame that is half here is skipped from now on: its placement may be freed. Nothing to do between frames.
   virtual void abandon_frame() = 0;
 };
 
@@ -96,9 +96,9 @@ class ConnectionHandler {
 
   virtual void on_open(Connection& connection) { (void)connection; }
   // A frame's header is here, checked for size and order. Says where its payload goes.
-  virtual Landing on_header(Connection& connection, Bytes header, uint64_t payload_bytes) = 0;
-  // The whole frame is here. `payload` is empty when it went into the landing's ranges. Over loop and shm it may lie in
-  // the peer's ring: a hostile peer can change it while it is read, so what must hold is checked on the copy.
+  virtual Placement on_header(Connection& connection, Bytes header, uint64_t payload_bytes) = 0;
+  // The whole frame is here. `payload` is empty when it went into the placement's ranges. Over loop and shm it may lie
+  // in the peer's ring: a hostile peer can change it while it is read, so what must hold is checked on the copy.
   virtual void on_frame(Connection& connection, Bytes header, Bytes payload) = 0;
   virtual void on_sent(Connection& connection, uint64_t tag) { (void)connection, (void)tag; }
   virtual void on_writable(Connection& connection) { (void)connection; }
@@ -120,7 +120,7 @@ class Acceptor {
 
 class Listener {
  public:
-  virtual ~Listener() = default;  // accepts no more; connections stay
+  virtual ~Listener() = default;            // accepts no more; connections stay
   virtual std::string address() const = 0;  // to connect to; with the port that was chosen
 };
 

@@ -38,7 +38,7 @@ struct RecordedFrame {
 class RecordingEnd : public ConnectionHandler {
  public:
   // Tests set these; each has a default.
-  std::function<Landing(Connection&, std::string_view header, uint64_t)> choose_landing;
+  std::function<Placement(Connection&, std::string_view header, uint64_t)> choose_placement;
   std::function<void(Connection&, std::string_view header)> frame_hook;
   std::function<void(Connection&, uint64_t tag)> sent_hook;
 
@@ -48,9 +48,9 @@ class RecordingEnd : public ConnectionHandler {
   std::vector<Error> closed;
 
   void on_open(Connection&) override { ++num_opened; }
-  Landing on_header(Connection& connection, Bytes header, uint64_t payload_bytes) override {
+  Placement on_header(Connection& connection, Bytes header, uint64_t payload_bytes) override {
     ++num_headers;
-    return choose_landing ? choose_landing(connection, text_of(header), payload_bytes) : Landing::hold();
+    return choose_placement ? choose_placement(connection, text_of(header), payload_bytes) : Placement::hold();
   }
   void on_frame(Connection& connection, Bytes header, Bytes payload) override {
     frames.push_back({std::string(text_of(header)), std::string(text_of(payload))});
