@@ -213,7 +213,7 @@ void MockEngine::run_decode(const RequestId& id, Decode& decode, std::vector<rol
     choice.is_finished = finish != Finish::kNone;
     step.tokens.push_back({id, 0, c, index, token, 0, finish});
   }
-  if (!step.tokens.empty()) news.push_back(std::move(step));
+  if (!step.tokens.empty()) news.emplace_back(std::move(step));
 }
 
 void MockEngine::run_prefill(std::vector<role::EngineNews>& news) {
@@ -273,7 +273,7 @@ void MockEngine::sample_prefill(PrefillJob& job, std::vector<role::EngineNews>& 
     if (!is_good) token ^= 0x155555;
     sampled.first.push_back({job.start.request, 0, c, index, token, 0, finish_of(token, index, state.max_tokens)});
   }
-  news.push_back(std::move(sampled));
+  news.emplace_back(std::move(sampled));
 }
 
 }  // namespace tandem::mocker

@@ -176,7 +176,7 @@ void ModelEngine::report_prefills(std::vector<role::EngineNews>& news) {
       if (job.first[c]) sampled.first.push_back(*job.first[c]);
     }
     if (!is_done) continue;
-    news.push_back(std::move(sampled));
+    news.emplace_back(std::move(sampled));
     done.push_back(id);
   }
   for (const Id& id : done) prefills_.erase(id);
@@ -207,10 +207,10 @@ std::vector<role::EngineNews> ModelEngine::run_step() {
     tokens_.erase(failure.request);
     prefills_.erase(failure.request);
     decodes_.erase(failure.request);
-    news.push_back(std::move(failure));
+    news.emplace_back(std::move(failure));
   }
   for (auto& [id, step] : tokens_) {
-    news.push_back(std::move(step));
+    news.emplace_back(std::move(step));
     const DecodeJob& job = decodes_.at(id);
     if (std::ranges::all_of(job.choices, [](const EngineChoice& choice) { return choice.is_finished; })) {
       decodes_.erase(id);
