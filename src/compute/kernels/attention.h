@@ -35,6 +35,18 @@ struct RowRange {
   uint32_t end;
 };
 
+// Work that follows on the same thread; its first keys are fetched ahead.
+struct AttentionNext {
+  const tk_attention* attention;  // null: not known
+  RowRange rows;
+};
+
+// What to fetch beside `chunk` of these rows: the keys one chunk further on, first of the same rows, then of `next`.
+tk_keys_ahead keys_ahead(const tk_attention& attention, uint32_t chunk, RowRange rows, const AttentionNext& next);
+
+// What to fetch beside a chunk where the next work is `chunk` of these rows.
+tk_keys_ahead keys_of_chunk(const tk_attention& attention, uint32_t chunk, RowRange rows);
+
 struct AttentionOutput {
   float* out;           // of the first row given, first head of the group
   uint64_t row_stride;  // in floats
@@ -47,6 +59,6 @@ size_t attention_scratch_floats(uint32_t head_dim, uint32_t group, uint32_t num_
 // Everything for a range of rows: all their chunks, merged and finished, on this thread. 16 to 64 rows at a
 // time keep the chunk's K and V in cache. Returns the first row whose result is not finite, or rows.end.
 uint32_t attention_rows(const AttentionKernels& kernels, const tk_attention& attention, RowRange rows, float* scratch,
-                        const AttentionOutput& output);
+                        const AttentionOutput& output, const AttentionNext& next = {});
 
 }  // namespace tandem::kernels

@@ -31,6 +31,7 @@ struct Unit {  // one (row, head)
 struct Batch {
   const uint8_t* tiles[TK_CHUNK_TILES];  // those of `keys`
   tk_key_range keys;                     // that any unit sees
+  const tk_keys_ahead* ahead;            // null also for all but the first batch of a chunk
   Unit units[kMaxUnits];
   alignas(32) float scores[kMaxUnits][TK_CHUNK_KEYS];
   alignas(32) float query[kMaxUnits][TK_MAX_HEAD_DIM];           // bf16 kind: widened
@@ -103,11 +104,16 @@ template <uint32_t Kind, uint32_t N, uint32_t T>
 TK_INLINE void score_tiles(Batch& batch, uint32_t dim, const TileSet<T>& tiles) {
   __m256 acc[N][2 * T];
   clear(acc);
+  const auto fetch_values = [&](uint32_t step) __attribute__((always_inline)) {
+    if (batch.ahead == nullptr) return;
+    TK_UNROLL for (uint32_t i = 0; i < T; ++i) tk_fetch_line(tiles.data[i], tk_kv_v_offset(Kind, dim) + 64 * step);
+  };
   const auto load_k = [&](uint32_t v, uint32_t step) __attribute__((always_inline)) {
     return load_i(tiles.data[v / 2] + 64 * step + 32 * (v % 2));
   };
   if constexpr (Kind == TK_KV_BF16) {
     for (uint32_t d = 0; d < dim; d += 2) {
+      fetch_values(d / 2);
       const auto q_at = [&](uint32_t i) __attribute__((always_inline)) {
         return [&batch, i](uint32_t u) __attribute__((always_inline)) {
           return _mm256_broadcast_ss(&batch.query[u][i]);
@@ -122,6 +128,7 @@ TK_INLINE void score_tiles(Batch& batch, uint32_t dim, const TileSet<T>& tiles) 
     }
   } else {
     for (uint32_t d = 0; d < dim; ++d) {
+      fetch_values(d);
       add_products<N, 2 * T>(
           acc,
           [&](uint32_t u) __attribute__((always_inline)) {
@@ -143,6 +150,7 @@ template <uint32_t N>
 TK_INLINE void score_int8_block(Batch& batch, uint32_t dim, uint32_t tile, uint32_t block) {
   const uint8_t* keys = batch.tiles[tile] + block * TK_SCALE_BLOCK * 16;
   const uint8_t* scales = batch.tiles[tile] + tk_kv_k_scales_offset(dim) + block * 32;
+  if (batch.ahead != nullptr) tk_fetch_int8_values(dim, batch.tiles[tile], block);
   __m256i dot[N][2];
   TK_UNROLL for (uint32_t u = 0; u < N; ++u) dot[u][0] = dot[u][1] = _mm256_setzero_si256();
   const __m256i ones = _mm256_set1_epi16(1);
@@ -281,6 +289,7 @@ TK_INLINE void add_values(const Batch& batch, uint32_t dim, uint32_t d) {
   };
   const auto add = [&](uint32_t pair, bool has_even, bool has_odd) __attribute__((always_inline)) {
     const uint8_t* row = pair_row_of<Kind>(batch, dim, pair);
+    if (batch.ahead != nullptr && d == 0) tk_fetch_keys(Kind, dim, batch.ahead->keys[pair / 8], pair % 8);
     if (Kind == TK_KV_F32 && has_even) add_key(row, pair, true);
     if (has_odd) add_key(row, pair, false);
     if (Kind != TK_KV_F32 && has_even) add_key(row, pair, true);
@@ -383,8 +392,9 @@ void run(const tk_attention* a, uint32_t chunk, Batch& batch, uint32_t num_units
 }  // namespace
 
 void tk_attention_chunk_avx2(const tk_attention* attention, uint32_t chunk, uint32_t row_begin, uint32_t row_end,
-                             float* partials) {
+                             const tk_keys_ahead* ahead, float* partials) {
   Batch batch;
+  batch.ahead = ahead;
   uint32_t num_units = 0;
   uint32_t units_left = (row_end - row_begin) * attention->group;
   uint32_t batch_size = 0;
@@ -403,6 +413,7 @@ void tk_attention_chunk_avx2(const tk_attention* attention, uint32_t chunk, uint
       }
       if (num_units == batch_size || (units_left == 0 && num_units > 0)) {
         run(attention, chunk, batch, num_units);
+        batch.ahead = nullptr;
         num_units = 0;
       }
     }

@@ -17,8 +17,8 @@ struct ByFma {
 }  // namespace
 
 void TANDEM_ISA_SYMBOL(tk_attention_chunk_avx512)(const tk_attention* attention, uint32_t chunk, uint32_t row_begin,
-                                                  uint32_t row_end, float* partials) {
-  attention_chunk<ByFma>(attention, chunk, row_begin, row_end, partials);
+                                                  uint32_t row_end, const tk_keys_ahead* ahead, float* partials) {
+  attention_chunk<ByFma>(attention, chunk, row_begin, row_end, ahead, partials);
 }
 
 }  // namespace tandem::kernels

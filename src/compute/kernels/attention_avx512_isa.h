@@ -26,6 +26,7 @@ struct Unit {  // one (row, head)
 struct Batch {
   const uint8_t* tiles[TK_CHUNK_TILES];  // those of `keys`
   tk_key_range keys;                     // that any unit sees
+  const tk_keys_ahead* ahead;            // null also for all but the first batch of a chunk
   Unit units[kMaxUnits];
   alignas(64) float scores[kMaxUnits][TK_CHUNK_KEYS];      // then the weights p, except for the bf16 kind
   alignas(64) uint16_t weights[kMaxUnits][TK_CHUNK_KEYS];  // bf16: p; int8: p' of one block of 32 dims
@@ -66,8 +67,13 @@ TANDEM_INLINE void score_tiles(Batch& batch, uint32_t dim, uint32_t t, uint32_t 
   TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
     TK_UNROLL for (uint32_t i = 0; i < T; ++i) acc[u][i] = _mm512_setzero_ps();
   }
-  const uint32_t num_steps = Kind == TK_KV_BF16 ? dim / 2 : dim;
+  const uint32_t num_steps = Kind == TK_KV_BF16 ? dim / 2 : dim;  // lines of a tile's K, and of its V
+  const uint32_t v_offset = tk_kv_v_offset(Kind, dim);
+  const bool is_fetching = batch.ahead != nullptr;
   for (uint32_t step = 0; step < num_steps; ++step) {
+    if (is_fetching) {
+      TK_UNROLL for (uint32_t i = 0; i < T; ++i) tk_fetch_line(data[i] + v_offset, 64 * step);
+    }
     __m512i k[T];
     TK_UNROLL for (uint32_t i = 0; i < T; ++i) k[i] = load_i512(data[i] + 64 * step);
     TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
@@ -91,6 +97,7 @@ TANDEM_INLINE void score_tiles(Batch& batch, uint32_t dim, uint32_t t, uint32_t 
 template <uint32_t N>
 TANDEM_INLINE void score_int8_block(Batch& batch, uint32_t dim, uint32_t tile, uint32_t block) {
   const uint8_t* keys = batch.tiles[tile] + block * TK_SCALE_BLOCK * 16;
+  if (batch.ahead != nullptr) tk_fetch_int8_values(dim, batch.tiles[tile], block);
   __m512i dot[N];
   TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
     int32_t sum;
@@ -210,6 +217,7 @@ TANDEM_INLINE void add_pair(const Batch& batch, uint32_t dim, uint32_t d, uint32
                             Sums<N, V>& sums) {
   constexpr uint32_t kPairBytes = Kind == TK_KV_BF16 ? 4 : 2;
   const uint8_t* row = batch.tiles[pair / 8] + tk_kv_v_offset(Kind, dim) + pair % 8 * dim * kPairBytes;
+  if (batch.ahead != nullptr && d == 0) tk_fetch_keys(Kind, dim, batch.ahead->keys[pair / 8], pair % 8);
   __m512i v[V];
   TK_UNROLL for (uint32_t i = 0; i < V; ++i) v[i] = _mm512_and_si512(load_pairs<Kind>(row, d + 16 * i), kept);
   TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
@@ -228,6 +236,9 @@ TANDEM_INLINE void add_values(const Batch& batch, uint32_t dim, uint32_t d) {
   if constexpr (Kind == TK_KV_F32) {
     for (uint32_t j = batch.keys.begin; j < batch.keys.end; ++j) {
       const uint8_t* row = batch.tiles[j / 16] + tk_kv_v_offset(Kind, dim) + uint64_t(j % 16) * dim * 4 + 4 * d;
+      if (batch.ahead != nullptr && d == 0 && j % 2 == 0) {
+        tk_fetch_keys(Kind, dim, batch.ahead->keys[j / 16], j % 16 / 2);
+      }
       __m512 v[V];
       TK_UNROLL for (uint32_t i = 0; i < V; ++i) v[i] = _mm512_loadu_ps(row + 64 * i);
       TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
@@ -315,8 +326,9 @@ void run(const tk_attention* a, uint32_t chunk, Batch& batch, uint32_t num_units
 
 template <class Bf16>
 void attention_chunk(const tk_attention* attention, uint32_t chunk, uint32_t row_begin, uint32_t row_end,
-                     float* partials) {
+                     const tk_keys_ahead* ahead, float* partials) {
   Batch batch;
+  batch.ahead = ahead;
   uint32_t num_units = 0;
   uint32_t units_left = (row_end - row_begin) * attention->group;
   uint32_t batch_size = 0;
@@ -335,6 +347,7 @@ void attention_chunk(const tk_attention* attention, uint32_t chunk, uint32_t row
       }
       if (num_units == batch_size || (units_left == 0 && num_units > 0)) {
         run<Bf16>(attention, chunk, batch, num_units);
+        batch.ahead = nullptr;
         num_units = 0;
       }
     }

@@ -39,9 +39,17 @@ enum : uint32_t { TK_PARTIAL_M = 0, TK_PARTIAL_L = 1, TK_PARTIAL_O = 16 };
 
 static inline uint32_t tk_partial_floats(uint32_t head_dim) { return TK_PARTIAL_O + head_dim; }
 
-// Partials of rows row_begin .. row_end - 1, [row][head][tk_partial_floats], for this chunk.
+// What to fetch into L2 beside a chunk whose KV is not in cache yet: its own V while its scores are computed, and
+// tile keys[t], one that is needed soon (null: none), while the values of the chunk's tile t are summed. Tiles lie far
+// from each other, so that the machine's own prefetchers begin anew with each.
+struct tk_keys_ahead {
+  const uint8_t* keys[TK_CHUNK_TILES];
+};
+
+// Partials of rows row_begin .. row_end - 1, [row][head][tk_partial_floats], for this chunk. `ahead` is null where the
+// chunk's KV is in cache.
 typedef void tk_attention_chunk_fn(const tk_attention* attention, uint32_t chunk, uint32_t row_begin, uint32_t row_end,
-                                   float* partials);
+                                   const tk_keys_ahead* ahead, float* partials);
 
 // into = merge(into, next) for `count` partials side by side; `next` is the chunk right of all that `into` holds.
 typedef void tk_attention_merge_fn(uint32_t head_dim, uint32_t count, float* into, const float* next);
@@ -88,6 +96,31 @@ static inline const uint8_t* tk_kv_tile(const tk_attention* a, uint32_t chunk, u
   const uint32_t index = chunk * TK_CHUNK_TILES + tile;
   return a->kv + a->blocks[index / a->tiles_per_block] * a->block_stride +
          uint64_t(index % a->tiles_per_block) * tk_kv_tile_bytes(a->kind, a->head_dim);
+}
+
+// The line of a tile that holds this byte, into L2.
+static inline __attribute__((always_inline)) void tk_fetch_line(const uint8_t* tile, uint64_t offset) {
+  __builtin_prefetch(tile + offset, 0, 2);
+}
+
+// One of eight parts of a tile's K; nothing for null.
+static inline __attribute__((always_inline)) void tk_fetch_keys(uint32_t kind, uint32_t dim, const uint8_t* tile,
+                                                                uint32_t part) {
+  if (tile == nullptr) return;
+  const uint32_t part_bytes = tk_kv_v_offset(kind, dim) / 8;
+  for (uint32_t i = 0; i < part_bytes; i += 64) tk_fetch_line(tile, part * part_bytes + i);
+  if (kind != TK_KV_INT8 || part != 0) return;
+  for (uint32_t i = 0; i < dim; i += 64) tk_fetch_line(tile, tk_kv_k_scales_offset(dim) + i);
+}
+
+// V of one block of 32 dims, and its scales.
+static inline __attribute__((always_inline)) void tk_fetch_int8_values(uint32_t dim, const uint8_t* tile,
+                                                                       uint32_t block) {
+  const uint32_t block_bytes = TK_SCALE_BLOCK * TK_TILE_TOKENS;
+  for (uint32_t i = 0; i < block_bytes; i += 64) {
+    tk_fetch_line(tile, tk_kv_v_offset(TK_KV_INT8, dim) + block * block_bytes + i);
+  }
+  tk_fetch_line(tile, tk_kv_v_scales_offset(dim) + block * 32);
 }
 
 static inline const uint8_t* tk_query(const tk_attention* a, uint32_t row, uint32_t head) {

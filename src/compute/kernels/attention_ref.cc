@@ -97,7 +97,7 @@ void row_chunk(const tk_attention* a, uint32_t chunk, uint32_t row, uint32_t hea
 }  // namespace
 
 void tk_attention_chunk_ref(const tk_attention* attention, uint32_t chunk, uint32_t row_begin, uint32_t row_end,
-                            float* partials) {
+                            const tk_keys_ahead* /*ahead*/, float* partials) {
   for (uint32_t row = row_begin; row < row_end; ++row) {
     for (uint32_t head = 0; head < attention->group; ++head) {
       row_chunk(attention, chunk, row, head, partials);

@@ -230,7 +230,9 @@ TEST_CASE("chunks computed apart and merged left to right are the same bits") {
   for (const AttentionVariant& variant : attention_variants()) {
     const uint32_t size = tk_partial_floats(64);
     std::vector<float> chunks(4 * 4 * size);
-    for (uint32_t chunk : {2u, 0u, 3u, 1u}) variant.kernels.chunk(&a, chunk, 0, 1, chunks.data() + chunk * 4 * size);
+    for (uint32_t chunk : {2u, 0u, 3u, 1u}) {
+      variant.kernels.chunk(&a, chunk, 0, 1, nullptr, chunks.data() + chunk * 4 * size);
+    }
     std::vector<float> merged(4 * size);
     reset_partials(64, 4, merged.data());
     for (uint32_t chunk = 0; chunk < 4; ++chunk) {
@@ -242,6 +244,27 @@ TEST_CASE("chunks computed apart and merged left to right are the same bits") {
     }
     INFO(variant.name);
     CHECK(have_same_bits(out, expected));
+  }
+}
+
+TEST_CASE("keys ahead are the tiles that the rows, then the next rows read") {
+  const Sequence sequence({TK_KV_BF16, 64, 3, 0, 3, 1001});
+  const Sequence windowed({TK_KV_BF16, 64, 3, 300, 1, 1001});
+  const tk_attention a = sequence.attention(600);  // tiles 0 .. 37, and of the next 700 - 300 .. 701
+  const tk_attention b = windowed.attention(700);
+  const tk_keys_ahead within = keys_ahead(a, 0, {0, 1}, {});
+  const tk_keys_ahead across = keys_ahead(a, 1, {0, 1}, {&b, {0, 2}});
+  const tk_keys_ahead beyond = keys_ahead(a, 2, {0, 1}, {&b, {0, 2}});
+  const tk_keys_ahead at_end = keys_ahead(a, 2, {0, 1}, {});
+  const tk_keys_ahead chunk = keys_of_chunk(b, 1, {0, 2});
+  const uint32_t first = (700 + 1 - 300) / 16;
+  for (uint32_t t = 0; t < TK_CHUNK_TILES; ++t) {
+    CHECK(within.keys[t] == tk_kv_tile(&a, 1, t));
+    CHECK(across.keys[t] == (t < 38 - 32 ? tk_kv_tile(&a, 2, t) : tk_kv_tile(&b, 0, first + t - 6)));
+    const uint32_t tile = first + (48 - 38) + t;
+    CHECK(beyond.keys[t] == (tile <= 701 / 16 ? tk_kv_tile(&b, 0, tile) : nullptr));
+    CHECK(at_end.keys[t] == nullptr);
+    CHECK(chunk.keys[t] == (16 + t >= first ? tk_kv_tile(&b, 1, t) : nullptr));
   }
 }
 
