@@ -21,7 +21,6 @@ class MemoryRegistry final : public Registry {
 
  private:
   Status check_reachable() const REQUIRES(mutex_);
-  Result<NodeRecord*> find(const std::string& id, uint64_t incarnation) REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   View view_ GUARDED_BY(mutex_);

@@ -1,7 +1,15 @@
 #include "cluster/registry/registry.h"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "cluster/registry/file_registry.h"
 #include "cluster/registry/memory_registry.h"
 #include "cluster/registry/view_keeper.h"
 
@@ -13,6 +21,37 @@ using Names = std::vector<std::string>;
 
 NodeRecord node(const std::string& id, Role role, uint64_t incarnation = 1) {
   return {id, incarnation, role, 0, NodeState::kReady, "127.0.0.1:1", "tcp:127.0.0.1:2"};
+}
+
+// A file in a folder that goes away with the object.
+class RegistryFile {
+ public:
+  RegistryFile() {
+    std::string name = (std::filesystem::temp_directory_path() / "tandem-registry-XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    folder_ = name;
+  }
+  ~RegistryFile() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  std::string path() const { return folder_ + "/registry.json"; }
+
+ private:
+  std::string folder_;
+};
+
+// The same expectations of every implementation.
+void on_each(const std::function<void(Registry&)>& check) {
+  SUBCASE("in memory") {
+    MemoryRegistry registry;
+    check(registry);
+  }
+  SUBCASE("in a file") {
+    const RegistryFile file;
+    FileRegistry registry(file.path());
+    check(registry);
+  }
 }
 
 View view_of(Registry& registry, uint64_t revision = 0) {
@@ -32,53 +71,56 @@ TEST_CASE("names of roles and states are read back as they are written; others a
 }
 
 TEST_CASE("a node joins, changes and leaves; each change is a revision, and only the process that has the name may") {
-  MemoryRegistry registry;
-  CHECK(!registry.poll(0)->has_value());
-  CHECK(!registry.join(node("", Role::kMixed)));
-  CHECK(registry.join(node("p0", Role::kPrefill))->role_epoch == 1);
-  CHECK(view_of(registry).nodes.at("p0") == NodeRecord{"p0", 1, Role::kPrefill, 1, NodeState::kReady, "127.0.0.1:1",
-                                                       "tcp:127.0.0.1:2"});
-  CHECK(!registry.poll(1)->has_value());
-  CHECK(registry.set_state("p0", 2, NodeState::kDraining).error().code == ErrorCode::kNotFound);
-  CHECK(registry.set_state("p1", 1, NodeState::kDraining).error().message == "no node is called p1");
-  CHECK(static_cast<bool>(registry.set_state("p0", 1, NodeState::kReady)));
-  CHECK(!registry.poll(1)->has_value());  // nothing changed
-  CHECK(static_cast<bool>(registry.set_state("p0", 1, NodeState::kDraining)));
-  CHECK(view_of(registry, 1).nodes.at("p0").state == NodeState::kDraining);
-  // A restart takes the name over, and what was said to the old process is void.
-  CHECK(static_cast<bool>(registry.join(node("p0", Role::kPrefill, 2))));
-  CHECK(!registry.leave("p0", 1));
-  CHECK(static_cast<bool>(registry.leave("p0", 2)));
-  CHECK(view_of(registry).nodes.empty());
+  on_each([](Registry& registry) {
+    CHECK(!registry.poll(0)->has_value());
+    CHECK(!registry.join(node("", Role::kMixed)));
+    CHECK(registry.join(node("p0", Role::kPrefill))->role_epoch == 1);
+    CHECK(view_of(registry).nodes.at("p0") == NodeRecord{"p0", 1, Role::kPrefill, 1, NodeState::kReady, "127.0.0.1:1",
+                                                         "tcp:127.0.0.1:2"});
+    CHECK(!registry.poll(1)->has_value());
+    CHECK(registry.set_state("p0", 2, NodeState::kDraining).error().code == ErrorCode::kNotFound);
+    CHECK(registry.set_state("p1", 1, NodeState::kDraining).error().message == "no node is called p1");
+    CHECK(static_cast<bool>(registry.set_state("p0", 1, NodeState::kReady)));
+    CHECK(!registry.poll(1)->has_value());  // nothing changed
+    CHECK(static_cast<bool>(registry.set_state("p0", 1, NodeState::kDraining)));
+    CHECK(view_of(registry, 1).nodes.at("p0").state == NodeState::kDraining);
+    // A restart takes the name over, and what was said to the old process is void.
+    CHECK(static_cast<bool>(registry.join(node("p0", Role::kPrefill, 2))));
+    CHECK(!registry.leave("p0", 1));
+    CHECK(static_cast<bool>(registry.leave("p0", 2)));
+    CHECK(view_of(registry).nodes.empty());
+  });
 }
 
 TEST_CASE("a role is flipped by transaction and outlives a restart; the last of a role stays") {
-  MemoryRegistry registry;
-  CHECK(static_cast<bool>(registry.join(node("p0", Role::kPrefill))));
-  const uint64_t epoch = registry.join(node("p1", Role::kPrefill))->role_epoch;
-  CHECK(static_cast<bool>(registry.join(node("d0", Role::kDecode))));
-  CHECK(registry.flip_role("x", 0, Role::kDecode).error().code == ErrorCode::kNotFound);
-  CHECK(registry.flip_role("d0", 3, Role::kPrefill).error().message == "d0 is the last ready decode node");
-  CHECK(registry.flip_role("p1", epoch, Role::kPrefill).error().message == "p1 is a prefill node already");
-  CHECK(registry.flip_role("p1", epoch - 1, Role::kDecode).error().code == ErrorCode::kUnavailable);
-  auto flipped = registry.flip_role("p1", epoch, Role::kDecode);
-  REQUIRE(static_cast<bool>(flipped));
-  CHECK(*flipped > epoch);
-  // Two flips that both saw two prefill nodes: the second finds itself the last one.
-  CHECK(registry.flip_role("p0", 1, Role::kDecode).error().message == "p0 is the last ready prefill node");
-  CHECK(registry.join(node("p1", Role::kPrefill, 9))->role == Role::kDecode);
-  // A node that drains does not count as another of its role.
-  CHECK(static_cast<bool>(registry.set_state("d0", 1, NodeState::kDraining)));
-  CHECK(!registry.flip_role("p1", *flipped, Role::kMixed));
+  on_each([](Registry& registry) {
+    CHECK(static_cast<bool>(registry.join(node("p0", Role::kPrefill))));
+    const uint64_t epoch = registry.join(node("p1", Role::kPrefill))->role_epoch;
+    CHECK(static_cast<bool>(registry.join(node("d0", Role::kDecode))));
+    CHECK(registry.flip_role("x", 0, Role::kDecode).error().code == ErrorCode::kNotFound);
+    CHECK(registry.flip_role("d0", 3, Role::kPrefill).error().message == "d0 is the last ready decode node");
+    CHECK(registry.flip_role("p1", epoch, Role::kPrefill).error().message == "p1 is a prefill node already");
+    CHECK(registry.flip_role("p1", epoch - 1, Role::kDecode).error().code == ErrorCode::kUnavailable);
+    auto flipped = registry.flip_role("p1", epoch, Role::kDecode);
+    REQUIRE(static_cast<bool>(flipped));
+    CHECK(*flipped > epoch);
+    // Two flips that both saw two prefill nodes: the second finds itself the last one.
+    CHECK(registry.flip_role("p0", 1, Role::kDecode).error().message == "p0 is the last ready prefill node");
+    CHECK(registry.join(node("p1", Role::kPrefill, 9))->role == Role::kDecode);
+    // A node that drains does not count as another of its role.
+    CHECK(static_cast<bool>(registry.set_state("d0", 1, NodeState::kDraining)));
+    CHECK(!registry.flip_role("p1", *flipped, Role::kMixed));
+  });
 }
 
 TEST_CASE("configuration changes only from the revision that its writer has seen") {
-  MemoryRegistry registry;
-  auto first = registry.set_config("max-num-seqs", "32", 0);
-  REQUIRE(static_cast<bool>(first));
-  CHECK(registry.set_config("max-num-seqs", "64", 0).error().code == ErrorCode::kUnavailable);
-  CHECK(static_cast<bool>(registry.set_config("max-num-seqs", "64", *first)));
-  CHECK(view_of(registry).config.at("max-num-seqs") == "64");
+  on_each([](Registry& registry) {
+    auto first = registry.set_config("max-num-seqs", "32", 0);
+    REQUIRE(static_cast<bool>(first));
+    CHECK(registry.set_config("max-num-seqs", "64", 0).error().code == ErrorCode::kUnavailable);
+    CHECK(static_cast<bool>(registry.set_config("max-num-seqs", "64", *first)));
+    CHECK(view_of(registry).config.at("max-num-seqs") == "64");
+  });
 }
 
 TEST_CASE("an unreachable registry refuses everything and loses nothing") {
@@ -91,6 +133,60 @@ TEST_CASE("an unreachable registry refuses everything and loses nothing") {
   CHECK(registry.set_config("a", "b", 0).error().code == ErrorCode::kUnavailable);
   registry.set_reachable(true);
   CHECK(view_of(registry).nodes.size() == 1);
+}
+
+TEST_CASE("a file that is not a registry is refused by place, and is left as it is") {
+  const RegistryFile file;
+  FileRegistry registry(file.path());
+  CHECK(static_cast<bool>(registry.join(node("p0", Role::kPrefill))));
+  const auto complaint = [&](const std::string& text) {
+    std::ofstream(file.path()) << text;
+    const Status joined = [&]() -> Status {
+      TRY(registry.join(node("p1", Role::kPrefill)));
+      return Done{};
+    }();
+    std::string now;
+    std::getline(std::ifstream(file.path()), now, '\0');
+    CHECK(now == text);
+    return joined ? std::string() : joined.error().message.substr(file.path().size() + 2);
+  };
+  const std::string good = to_json(View{});
+  CHECK(complaint("[]") == "the registry is not an object");
+  CHECK(complaint("{\"revision\":-1}") == "the registry has no number revision");
+  CHECK(complaint(R"({"revision":1,"config_revision":0,"nodes":[7],"config":{}})") == "nodes[0] is not an object");
+  CHECK(complaint(R"({"revision":1,"config_revision":0,"nodes":[{"id":"a","incarnation":1,"role":"king",)"
+                  R"("role_epoch":1,"state":"ready","control":"","data":""}],"config":{}})") ==
+        "nodes[0] has an unknown role king");
+  CHECK(complaint(R"({"revision":1,"config_revision":0,"nodes":[],"config":{"a":1}})") == "config.a is not a text");
+  CHECK(!complaint(good.substr(0, good.size() / 2)).empty());
+}
+
+TEST_CASE("processes that change the file at once lose nothing") {
+  const RegistryFile file;
+  constexpr int kProcesses = 4, kRounds = 25;
+  std::vector<pid_t> children;
+  for (int p = 0; p < kProcesses; ++p) {
+    const pid_t child = fork();
+    if (child == 0) {
+      FileRegistry registry(file.path());
+      bool is_good = true;
+      for (int round = 0; round < kRounds; ++round) {
+        const std::string id = "n" + std::to_string(p) + "-" + std::to_string(round);
+        is_good &= static_cast<bool>(registry.join(node(id, Role::kMixed)));
+      }
+      _exit(is_good ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+  FileRegistry registry(file.path());
+  const View view = view_of(registry);
+  CHECK(view.nodes.size() == kProcesses * kRounds);
+  CHECK(view.revision == kProcesses * kRounds);
 }
 
 Names ids(const std::vector<NodeRecord>& records) {
