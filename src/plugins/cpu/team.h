@@ -21,7 +21,8 @@ class TeamTask {
   virtual ~TeamTask() = default;
   // By the caller of run(), before any work(): how many members take part, 0 .. num_active - 1.
   virtual void prepare(uint32_t /*num_active*/) {}
-  // Runs of one kind do equal work; 0: not known to equal any other.
+  // Runs of one kind do equal work. 0: it waits for other things than its members (files, new pages), so that how it
+  // went says nothing about the cores.
   virtual uint64_t kind() const { return 0; }
   virtual void work(uint32_t member) = 0;
 };

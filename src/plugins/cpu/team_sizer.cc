@@ -22,7 +22,7 @@ constexpr double kSpeedNeeded = 1.03;
 // After a failed trial the settled size stays for so many times what the trial lost; this part of its time when no
 // runs can be compared.
 constexpr double kLossMultiple = 50, kUnknownLoss = 0.5;
-constexpr int64_t kHoldMinNs = 100'000'000, kHoldMaxNs = 10'000'000'000;
+constexpr int64_t kHoldMinNs = 100'000'000, kHoldMaxNs = 2'000'000'000;
 
 double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
@@ -34,7 +34,6 @@ TeamSizer::TeamSizer(uint32_t num_members)
 void TeamSizer::Window::add(const RunSample& sample) {
   wall_ns += sample.wall_ns;
   worked_ns += sample.worked_ns;
-  if (sample.kind == 0) return;
   for (Tally& tally : tallies) {
     if (tally.num_runs > 0 && tally.kind != sample.kind) continue;
     tally.kind = sample.kind;
@@ -97,7 +96,7 @@ void TeamSizer::finish_trial(bool is_won, int64_t now_ns) {
 }
 
 void TeamSizer::add(const RunSample& sample) {
-  if (num_members_ == 1 || sample.wall_ns <= 0) return;
+  if (num_members_ == 1 || sample.kind == 0 || sample.wall_ns <= 0) return;
   window_.add(sample);
   if (is_trying_) {
     const Verdict verdict = judge_trial();

@@ -23,7 +23,7 @@ struct RunSample {
   int64_t end_ns = 0;     // when it ended
   int64_t wall_ns = 0;    // how long it took
   int64_t worked_ns = 0;  // time on a core less time spent waiting, summed over the members that took part
-  uint64_t kind = 0;      // runs of one kind do equal work; 0: not known to equal any
+  uint64_t kind = 0;      // runs of one kind do equal work; 0: one that waits for other things too, and is not counted
 };
 
 class TeamSizer {

@@ -36,7 +36,7 @@ class World {
       sample.end_ns = static_cast<int64_t>(now_s_ * 1e9);
       sample.wall_ns = static_cast<int64_t>(wall_s * 1e9);
       sample.worked_ns = static_cast<int64_t>(performance.rate * wall_s * 1e9);
-      sample.kind = has_kinds ? 1 + num_runs_ % 2 : 0;
+      sample.kind = has_kinds ? 1 + num_runs_ % 2 : 2 + num_runs_;
       sizer.add(sample);
     }
     return runs;
@@ -111,6 +111,12 @@ TEST_CASE("one interruption is no reason") {
     world.run_for(0.004, interrupted);
   }
   CHECK(world.time_at(1) == 0);
+}
+
+TEST_CASE("runs that wait for files say nothing") {
+  TeamSizer sizer(2);
+  for (int64_t i = 1; i <= 50; ++i) sizer.add({i * 100'000'000, 100'000'000, 10'000'000, 0});
+  CHECK(sizer.num_active() == 2);
 }
 
 TEST_CASE("a large team is halved until its members keep up, and grows back") {
