@@ -289,7 +289,7 @@ TK_INLINE void add_values(const Batch& batch, uint32_t dim, uint32_t d) {
   };
   const auto add = [&](uint32_t pair, bool has_even, bool has_odd) __attribute__((always_inline)) {
     const uint8_t* row = pair_row_of<Kind>(batch, dim, pair);
-    if (batch.ahead != nullptr && d == 0) tk_fetch_keys(Kind, dim, batch.ahead->keys[pair / 8], pair % 8);
+    if (batch.ahead != nullptr && d == 0) tk_fetch_keys(Kind, dim, batch.ahead->keys[pair / 8], 0, dim, pair % 8);
     if (Kind == TK_KV_F32 && has_even) add_key(row, pair, true);
     if (has_odd) add_key(row, pair, false);
     if (Kind != TK_KV_F32 && has_even) add_key(row, pair, true);

@@ -12,6 +12,7 @@ struct ByFma {
     acc = _mm512_fmadd_ps(odd_a, _mm512_castsi512_ps(_mm512_and_si512(b, odd)), acc);
     return _mm512_fmadd_ps(even_a, _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), acc);
   }
+  TANDEM_INLINE __m256i round(__m512 x) { return high_halves(rounded_to_bf16(x)); }
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 // Attention for AVX-512, shared by the files with and without the bf16 instruction; `Bf16` says how a pair is
 // multiplied:
 //   static __m512 add(__m512 acc, __m512i a, __m512i b)   acc += odd(a) * odd(b), then += even(a) * even(b)
+//   static __m256i round(__m512 x)                        bf16 of x >= 0, finite and not denormal
 // Sixteen keys, or sixteen dims of a pair of keys, are one register. Up to six (row, head) share each load of K and V.
 
 #include "compute/kernels/attention_isa.h"
@@ -47,8 +48,10 @@ TANDEM_INLINE __m512i rounded_to_bf16(__m512 x) {  // x finite; the low halves a
   return _mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
 }
 
+TANDEM_INLINE __m256i high_halves(__m512i v) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)); }
+
 TANDEM_INLINE void store_bf16(uint16_t* out, __m512i rounded) {
-  const __m256i halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+  const __m256i halves = high_halves(rounded);
   memcpy(out, &halves, 32);
 }
 
@@ -135,21 +138,31 @@ TANDEM_INLINE void compute_scores(Batch& batch, uint32_t dim) {
 }
 
 TANDEM_INLINE float max_of_lanes(__m512 v) {
-  float lanes[16];
-  _mm512_storeu_ps(lanes, v);
-  float m = lanes[0];
-  for (int i = 1; i < 16; ++i) m = lanes[i] > m ? lanes[i] : m;
-  return m;
+  const __m256 by8 = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 
-// Scores to weights for one unit; zero weights for the rest of the batch's tiles.
-template <uint32_t Kind>
-void compute_weights(const Batch& batch, const Unit& unit, float* s, uint16_t* weights) {
+TANDEM_INLINE float join_lanes16(__m512 v) {
+  return tk_join_lanes16_avx2(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+}
+
+// -inf for what one unit does not see of the batch's tiles.
+TANDEM_INLINE void mask_scores(const Batch& batch, tk_key_range keys, float* s) {
+  const float infinity = __builtin_inff();
+  for (uint32_t j = batch.keys.begin / 16 * 16; j < keys.begin; ++j) s[j] = -infinity;
+  for (uint32_t j = keys.end; j < (batch.keys.end + 15) / 16 * 16; ++j) s[j] = -infinity;
+}
+
+// Scores to weights for one unit; zero weights for the rest of the batch's tiles. Scores that are not finite make
+// weights that nobody uses.
+template <uint32_t Kind, class Bf16>
+TANDEM_INLINE void compute_weights(const Batch& batch, const Unit& unit, float* s, uint16_t* weights) {
   const uint32_t all_begin = batch.keys.begin / 16 * 16;
   const uint32_t all_end = (batch.keys.end + 15) / 16 * 16;
   const float infinity = __builtin_inff();
-  for (uint32_t j = all_begin; j < unit.keys.begin; ++j) s[j] = -infinity;
-  for (uint32_t j = unit.keys.end; j < all_end; ++j) s[j] = -infinity;
+  mask_scores(batch, unit.keys, s);
 
   __m512 maxima = _mm512_set1_ps(-infinity);
   uint32_t bad = 0;
@@ -163,19 +176,19 @@ void compute_weights(const Batch& batch, const Unit& unit, float* s, uint16_t* w
   __m512 sums = _mm512_setzero_ps();
   const __m512 ms = _mm512_set1_ps(m);
   for (uint32_t j = all_begin; j < all_end; j += 16) {
-    __m512 p = tk_exp2_avx512(_mm512_sub_ps(_mm512_loadu_ps(s + j), ms));
-    if constexpr (Kind != TK_KV_F32) {
-      const __m512i rounded = rounded_to_bf16(p);
-      p = _mm512_castsi512_ps(rounded);
-      if constexpr (Kind == TK_KV_BF16) store_bf16(weights + j, rounded);
+    __m512 p = tk_exp2_small_avx512(_mm512_sub_ps(_mm512_loadu_ps(s + j), ms));
+    if constexpr (Kind == TK_KV_BF16) {
+      const __m256i rounded = Bf16::round(p);
+      memcpy(weights + j, &rounded, 32);
+      p = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16));
+    } else {
+      if constexpr (Kind == TK_KV_INT8) p = _mm512_castsi512_ps(rounded_to_bf16(p));
+      _mm512_storeu_ps(s + j, p);
     }
-    if constexpr (Kind != TK_KV_BF16) _mm512_storeu_ps(s + j, p);
     sums = _mm512_add_ps(sums, p);
   }
-  float lanes[16];
-  _mm512_storeu_ps(lanes, sums);
   unit.partial[TK_PARTIAL_M] = bad != 0 ? infinity : m;
-  unit.partial[TK_PARTIAL_L] = bad != 0 ? __builtin_nanf("") : tk_join_lanes16(lanes);
+  unit.partial[TK_PARTIAL_L] = bad != 0 ? __builtin_nanf("") : join_lanes16(sums);
 }
 
 // p' = bf16(p * scale of V) for one block of 32 dims; 0 where p is 0, whatever the scale of a masked key holds.
@@ -217,7 +230,7 @@ TANDEM_INLINE void add_pair(const Batch& batch, uint32_t dim, uint32_t d, uint32
                             Sums<N, V>& sums) {
   constexpr uint32_t kPairBytes = Kind == TK_KV_BF16 ? 4 : 2;
   const uint8_t* row = batch.tiles[pair / 8] + tk_kv_v_offset(Kind, dim) + pair % 8 * dim * kPairBytes;
-  if (batch.ahead != nullptr && d == 0) tk_fetch_keys(Kind, dim, batch.ahead->keys[pair / 8], pair % 8);
+  if (batch.ahead != nullptr) tk_fetch_keys(Kind, dim, batch.ahead->keys[pair / 8], d, 16 * V, pair % 8);
   __m512i v[V];
   TK_UNROLL for (uint32_t i = 0; i < V; ++i) v[i] = _mm512_and_si512(load_pairs<Kind>(row, d + 16 * i), kept);
   TK_UNROLL for (uint32_t u = 0; u < N; ++u) {
@@ -236,8 +249,8 @@ TANDEM_INLINE void add_values(const Batch& batch, uint32_t dim, uint32_t d) {
   if constexpr (Kind == TK_KV_F32) {
     for (uint32_t j = batch.keys.begin; j < batch.keys.end; ++j) {
       const uint8_t* row = batch.tiles[j / 16] + tk_kv_v_offset(Kind, dim) + uint64_t(j % 16) * dim * 4 + 4 * d;
-      if (batch.ahead != nullptr && d == 0 && j % 2 == 0) {
-        tk_fetch_keys(Kind, dim, batch.ahead->keys[j / 16], j % 16 / 2);
+      if (batch.ahead != nullptr && j % 2 == 0) {
+        tk_fetch_keys(Kind, dim, batch.ahead->keys[j / 16], d, 16 * V, j % 16 / 2);
       }
       __m512 v[V];
       TK_UNROLL for (uint32_t i = 0; i < V; ++i) v[i] = _mm512_loadu_ps(row + 64 * i);
@@ -287,7 +300,9 @@ void add_values_one_dim(const Batch& batch, uint32_t num_units, uint32_t dim, ui
 template <uint32_t Kind, class Bf16, uint32_t N>
 __attribute__((noinline)) void run_batch(Batch& batch, uint32_t dim) {
   compute_scores<Kind, Bf16, N>(batch, dim);
-  for (uint32_t u = 0; u < N; ++u) compute_weights<Kind>(batch, batch.units[u], batch.scores[u], batch.weights[u]);
+  for (uint32_t u = 0; u < N; ++u) {
+    compute_weights<Kind, Bf16>(batch, batch.units[u], batch.scores[u], batch.weights[u]);
+  }
   if constexpr (Kind == TK_KV_INT8) {
     for (uint32_t block = 0; block < dim / TK_SCALE_BLOCK; ++block) {
       scale_weights<N>(batch, dim, block);

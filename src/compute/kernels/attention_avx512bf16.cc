@@ -8,6 +8,7 @@ struct ByDotProduct {
     TK_DPBF16(acc, a, b);
     return acc;
   }
+  TANDEM_INLINE __m256i round(__m512 x) { return TK_CVT_BF16(x); }
 };
 
 }  // namespace

@@ -103,14 +103,15 @@ static inline __attribute__((always_inline)) void tk_fetch_line(const uint8_t* t
   __builtin_prefetch(tile + offset, 0, 2);
 }
 
-// One of eight parts of a tile's K; nothing for null.
+// One of eight parts of a tile's K, dims first_dim .. first_dim + num_dims - 1; nothing for null.
 static inline __attribute__((always_inline)) void tk_fetch_keys(uint32_t kind, uint32_t dim, const uint8_t* tile,
-                                                                uint32_t part) {
+                                                                uint32_t first_dim, uint32_t num_dims, uint32_t part) {
   if (tile == nullptr) return;
-  const uint32_t part_bytes = tk_kv_v_offset(kind, dim) / 8;
-  for (uint32_t i = 0; i < part_bytes; i += 64) tk_fetch_line(tile, part * part_bytes + i);
+  const uint32_t dim_bytes = tk_kv_v_offset(kind, 1);
+  const uint32_t part_bytes = num_dims * dim_bytes / 8;
+  for (uint32_t i = 0; i < part_bytes; i += 64) tk_fetch_line(tile, first_dim * dim_bytes + part * part_bytes + i);
   if (kind != TK_KV_INT8 || part != 0) return;
-  for (uint32_t i = 0; i < dim; i += 64) tk_fetch_line(tile, tk_kv_k_scales_offset(dim) + i);
+  for (uint32_t i = 0; i < num_dims; i += 64) tk_fetch_line(tile, tk_kv_k_scales_offset(dim) + first_dim + i);
 }
 
 // V of one block of 32 dims, and its scales.

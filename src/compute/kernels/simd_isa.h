@@ -77,6 +77,19 @@ TANDEM_INLINE __m512 tk_dpbf16(__m512 acc, __m512i a, __m512i b) {
 
 #define TK_DPBF16(acc, a, b) (acc) = tk_dpbf16(acc, a, b)
 
+// vcvtneps2bf16 of numbers that are finite and not denormal.
+TANDEM_INLINE __m256i tk_cvt_bf16(__m512 v) {
+  uint32_t bits[16];
+  uint16_t halves[16];
+  memcpy(bits, &v, 64);
+  for (int i = 0; i < 16; ++i) halves[i] = static_cast<uint16_t>((bits[i] + 0x7FFF + (bits[i] >> 16 & 1)) >> 16);
+  __m256i out;
+  memcpy(&out, halves, 32);
+  return out;
+}
+
+#define TK_CVT_BF16(v) tk_cvt_bf16(v)
+
 // What SIMDe 0.7.4 does not have.
 TANDEM_INLINE __m512 tk_cvtph_ps(__m256i v) {
   return tk_join_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(v)), _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1)));
@@ -164,5 +177,8 @@ TANDEM_INLINE void tk_mask_storeu_ps(void* p, uint16_t mask, __m512 v) {
 
 // acc (__m512) += the pairs of bf16 in a and b (__m512i); AVX512-BF16.
 #define TK_DPBF16(acc, a, b) (acc) = _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b))
+
+// __m512 to sixteen bf16 (__m256i), rounded to nearest even; AVX512-BF16.
+#define TK_CVT_BF16(v) reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v))
 
 #endif
