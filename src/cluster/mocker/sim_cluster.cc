@@ -3,6 +3,9 @@
 
 #include <algorithm>
 
+#include "cluster/wire/peer_codec.h"
+#include "cluster/wire/session_codec.h"
+
 namespace tandem::mocker {
 
 using namespace handoff;
@@ -151,7 +154,7 @@ void SimCluster::send_to_node(size_t g, const role::SendNode& send) {
   const auto stream = streams_.find(key);
   if (stream == streams_.end()) return;
   note(gateways_[g].id + ">" + send.node + " " + name_of(send.message));
-  net_.send(key, [this, key, incarnation = stream->second, message = send.message] {
+  net_.send(key, [this, key, incarnation = stream->second, message = as_read(send.message)] {
     SimNode& node = nodes_[key.to];
     if (!node.policy || node.incarnation != incarnation) return send_eof_to_gateway(key);
     role::NodeActions actions;
@@ -172,7 +175,8 @@ void SimCluster::send_to_node(size_t g, const role::SendNode& send) {
 void SimCluster::send_to_gateway(size_t n, const role::SendSession& send) {
   const size_t g = send.gateway == gateways_[0].id ? 0 : static_cast<size_t>(std::stoul(send.gateway.substr(1)));
   note(nodes_[n].spec.id + ">" + send.gateway + " " + name_of(send.message));
-  net_.send({ChannelKey::kToGateway, n, g, send.stream}, [this, n, g, stream = send.stream, message = send.message] {
+  const SessionMessage read = as_read(send.message);
+  net_.send({ChannelKey::kToGateway, n, g, send.stream}, [this, n, g, stream = send.stream, message = read] {
     if (!gateways_[g].policy) return;
     role::GatewayOuts outs;
     gateways_[g].policy->on_stream_message(nodes_[n].spec.id, stream, message, gateway_time(g), outs);
@@ -282,6 +286,7 @@ void SimCluster::send_frame(size_t n, const NodeRef& to, PeerMessage message, st
     push->payload = {0, static_cast<uint32_t>(8 * frame.words.size())};
     if (random_.chance(net_.config().p_corrupt)) frame.words[random_.below(frame.words.size())] ^= 1;
   }
+  frame.message = as_read(frame.message);
   if (random_.chance(net_.config().p_drop)) return break_connection(n, m);
   const ChannelKey key{ChannelKey::kData, n, m, connection};
   const int copies = random_.chance(net_.config().p_duplicate) ? 2 : 1;
@@ -324,6 +329,24 @@ void SimCluster::break_connection(size_t a, size_t b) {
 }
 
 size_t SimCluster::index_of(const std::string& node) const { return node_index_.at(node); }
+
+SessionMessage SimCluster::as_read(const SessionMessage& message) {
+  if (!config_.uses_wire_format) return message;
+  const auto bytes = wire::encode_session(message);
+  const auto read = bytes ? wire::decode_session(bytes.value()) : Error(bytes.error());
+  if (read && read.value()) return *read.value();
+  violated(std::string("a message that cannot be read: ") + (read ? "of no known kind" : read.error().message));
+  return message;
+}
+
+PeerMessage SimCluster::as_read(const PeerMessage& message) {
+  if (!config_.uses_wire_format) return message;
+  const auto frame = wire::encode_peer(message);
+  const auto read = frame ? wire::decode_peer(frame.value().header) : Error(frame.error());
+  if (read && read.value()) return *read.value();
+  violated(std::string("a frame that cannot be read: ") + (read ? "of no known kind" : read.error().message));
+  return message;
+}
 
 void SimCluster::note(const std::string& line) {
   if (!config_.traces) return;

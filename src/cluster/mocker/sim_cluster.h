@@ -33,6 +33,7 @@ struct SimConfig {
   bool has_random_sampling = false;      // each process samples differently: only the chain can be checked
   bool are_timers_scaled = false;        // each party's timers are halved, doubled or left, and its clock is its own
   bool does_holder_adopt = true;
+  bool uses_wire_format = true;          // messages become bytes and are read again, as between processes
   handoff::Timing timing;
   double prefill_tokens_per_s = 5000;
   Nanos tick = 10'000'000;
@@ -155,6 +156,9 @@ class SimCluster {
   bool may_deliver(const ChannelKey& channel) const;
   void send_eof_to_gateway(const ChannelKey& stream);
   void note(const std::string& line);
+  // The message as the other process reads it. What cannot be read there is a violation.
+  handoff::SessionMessage as_read(const handoff::SessionMessage& message);
+  handoff::PeerMessage as_read(const handoff::PeerMessage& message);
 
   SimConfig config_;
   SimRandom random_;

@@ -152,8 +152,8 @@ void put(const handoff::HandoffShape& from, pb::Shape& to) {
   for (const uint8_t is_finished : from.is_finished) to.add_is_finished(is_finished != 0);
 }
 Status take(const pb::Shape& from, handoff::HandoffShape& to) {
-  TRY(check_range("block_size", from.block_size(), 1, kMaxBlockSize));
-  TRY(check_range("num_layer_groups", from.num_layer_groups(), 1, kMaxLayerGroups));
+  TRY(check_range("block_size", from.block_size(), 0, kMaxBlockSize));
+  TRY(check_range("num_layer_groups", from.num_layer_groups(), 0, kMaxLayerGroups));
   TRY(check_range("prompt_tokens", from.prompt_tokens(), 0, kMaxTokens));
   TRY(check_size("choice_tokens", static_cast<size_t>(from.choice_tokens_size()), kMaxChoices));
   if (from.is_finished_size() != from.choice_tokens_size()) {
@@ -162,12 +162,8 @@ Status take(const pb::Shape& from, handoff::HandoffShape& to) {
   to = {from.block_size(), from.num_layer_groups(), from.prompt_tokens(), {}, {}};
   to.choice_tokens.assign(from.choice_tokens().begin(), from.choice_tokens().end());
   to.is_finished.assign(from.is_finished().begin(), from.is_finished().end());
-  uint64_t num_blocks = to.num_shared();
-  for (uint32_t choice = 0; choice < to.num_choices(); ++choice) {
-    TRY(check_range("choice_tokens", to.choice_tokens[choice], 0, kMaxTokens));
-    num_blocks += to.num_own(choice);
-  }
-  if (num_blocks * to.num_layer_groups > kMaxParts) {
+  for (const uint32_t tokens : to.choice_tokens) TRY(check_range("choice_tokens", tokens, 0, kMaxTokens));
+  if (to.block_size > 0 && uint64_t{to.num_blocks()} * to.num_layer_groups > kMaxParts) {
     return bad_field("choice_tokens", "make more than " + std::to_string(kMaxParts) + " parts");
   }
   return Done{};

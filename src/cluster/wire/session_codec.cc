@@ -149,6 +149,7 @@ Status take(const pb::Reserve& from, Reserve& to) {
   TRY(take_request(from, to));
   TAKE(from, to, source);
   TAKE(from, to, shape);
+  TRY(check_range("final_tokens", from.final_tokens(), 0, kMaxTokens));
   to.final_tokens = from.final_tokens();
   to.deadline_left_ms = from.deadline_left_ms();
   return Done{};

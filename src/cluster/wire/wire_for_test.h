@@ -105,8 +105,8 @@ class RandomMessages {
 
  private:
   void fill_shape(handoff::HandoffShape& shape) {
-    shape.block_size = 1 + static_cast<uint32_t>(below(64));
-    shape.num_layer_groups = 1 + static_cast<uint32_t>(below(8));
+    shape.block_size = static_cast<uint32_t>(below(64));
+    shape.num_layer_groups = static_cast<uint32_t>(below(8));
     shape.prompt_tokens = static_cast<uint32_t>(below(5000));
     for (uint64_t left = below(5); left > 0; --left) {
       shape.choice_tokens.push_back(static_cast<uint32_t>(below(3000)));
@@ -119,6 +119,7 @@ class RandomMessages {
     if constexpr (requires { value.attempt; }) value.attempt = std::max(value.attempt, 1u);
     if constexpr (requires { value.proto; }) value.proto = std::max(value.proto, 1u);
     if constexpr (requires { value.choice; }) value.choice %= kMaxChoices;
+    if constexpr (requires { value.final_tokens; }) value.final_tokens %= kMaxTokens;
     if constexpr (requires { value.num_parts; }) value.num_parts %= kMaxParts;
     if constexpr (std::is_same_v<T, handoff::RequestState>) value.version = 1;
     if constexpr (std::is_same_v<T, handoff::Payload>) value.size_bytes %= kMaxPayloadBytes;

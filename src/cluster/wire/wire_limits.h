@@ -11,10 +11,11 @@ constexpr size_t kMaxSessionBytes = 16u << 20;  // a Prefill of four million tok
 constexpr size_t kMaxPeerBodyBytes = 16u << 20;
 constexpr uint32_t kMaxPayloadBytes = 64u << 20;  // of one Push or Mirror
 constexpr size_t kMaxNameBytes = 256;             // node ids, parts of a fingerprint, traceparent
-constexpr uint32_t kMaxChoices = 1024;
+constexpr uint32_t kMaxChoices = 128;
 constexpr uint32_t kMaxBlockSize = 1u << 16;  // tokens
 constexpr uint32_t kMaxLayerGroups = 1u << 12;
-constexpr uint32_t kMaxTokens = 1u << 26;  // of a prompt, or of one choice
-constexpr uint32_t kMaxParts = 1u << 24;   // (block, layer group) of one hand-off
+constexpr uint32_t kMaxTokens =
+    1u << 24;  // of a prompt, or of one choice: with all choices, 32 bits still count the blocks
+constexpr uint32_t kMaxParts = 1u << 24;  // (block, layer group) of one hand-off
 
 }  // namespace tandem::wire

@@ -115,16 +115,18 @@ TEST_CASE("a session message that is wrong is refused, and the field named") {
     return session_fault(reserve, [&](pb::SessionFrame& frame) { change(*frame.mutable_reserve()); });
   };
   CHECK(of_reserve([](pb::Reserve&) {}) == "none");
-  CHECK(of_reserve([](pb::Reserve& m) { m.mutable_shape()->set_block_size(0); }) ==
-        "reserve: shape: block_size is 0, not in 1 to 65536");
-  CHECK(of_reserve([](pb::Reserve& m) { m.mutable_shape()->set_num_layer_groups(0); }) ==
-        "reserve: shape: num_layer_groups is 0, not in 1 to 4096");
+  CHECK(of_reserve([](pb::Reserve& m) { m.mutable_shape()->set_block_size(65537); }) ==
+        "reserve: shape: block_size is 65537, not in 0 to 65536");
+  CHECK(of_reserve([](pb::Reserve& m) { m.mutable_shape()->set_num_layer_groups(4097); }) ==
+        "reserve: shape: num_layer_groups is 4097, not in 0 to 4096");
+  CHECK(of_reserve([](pb::Reserve& m) { m.set_final_tokens(UINT32_MAX); }) ==
+        "reserve: final_tokens is 4294967295, not in 0 to 16777216");
   CHECK(of_reserve([](pb::Reserve& m) { m.mutable_shape()->set_prompt_tokens(UINT32_MAX); }) ==
-        "reserve: shape: prompt_tokens is 4294967295, not in 0 to 67108864");
+        "reserve: shape: prompt_tokens is 4294967295, not in 0 to 16777216");
   CHECK(of_reserve([](pb::Reserve& m) { m.mutable_shape()->add_choice_tokens(3); }) ==
         "reserve: shape: is_finished and choice_tokens differ in length");
   CHECK(of_reserve([](pb::Reserve& m) {
-          m.mutable_shape()->set_prompt_tokens(1 << 26);
+          m.mutable_shape()->set_prompt_tokens(1 << 24);
           m.mutable_shape()->set_num_layer_groups(4096);
         }) == "reserve: shape: choice_tokens make more than 16777216 parts");
   CHECK(of_reserve([](pb::Reserve& m) { m.clear_shape(); }) == "reserve: shape is missing");
