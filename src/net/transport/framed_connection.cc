@@ -92,6 +92,7 @@ void FramedConnection::resume() {
 }
 
 void FramedConnection::on_task() {
+  if (state_ == State::kGreeting) continue_greeting();
   if (state_ == State::kOpen) flush();
   if (state_ == State::kOpen && !is_paused_) fill();
   settle();
@@ -139,7 +140,7 @@ void FramedConnection::on_frame(Bytes header, Bytes payload) {
 
 void FramedConnection::settle() {
   if (state_ == State::kClosed) return;
-  for (const uint64_t tag : queue_.take_sent()) {
+  for (const uint64_t tag : take_sent()) {
     tell([&](ConnectionHandler& handler) { handler.on_sent(*this, tag); });
     if (state_ == State::kClosed) return;
   }

@@ -18,7 +18,7 @@
 
 namespace tandem::transport {
 
-inline const std::vector<std::string> kSchemes = {"loop", "shm", "tcp"};
+inline const std::vector<std::string> kSchemes = {"loop", "shm", "tcp", "ucx"};
 
 // Bytes that depend on the seed and the position, so that a byte out of place shows.
 inline std::string pattern(size_t size, uint64_t seed) {
@@ -91,7 +91,7 @@ struct SocketFolder {
 
 inline std::string address_of(const std::string& scheme, const SocketFolder& folder) {
   if (scheme == "loop") return "loop:node";
-  return scheme == "shm" ? "shm:" + folder.path + "/node.sock" : "tcp:127.0.0.1:0";
+  return scheme == "shm" ? "shm:" + folder.path + "/node.sock" : scheme + ":127.0.0.1:0";
 }
 
 // Runs the loop until `is_true`; gives up after half a minute, which only a fault makes it wait for.

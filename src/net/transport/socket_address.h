@@ -1,0 +1,22 @@
+#pragma once
+// HOST:PORT as the transports between hosts take it. HOST is numeric, [..] around IPv6: looking up a name may take
+// seconds, and is the registry's business.
+
+#include <sys/socket.h>
+
+#include <string>
+
+#include "base/result.h"
+
+namespace tandem::transport {
+
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t size = sizeof(sockaddr_storage);
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+};
+
+Result<SocketAddress> parse_address(const std::string& place);
+std::string address_text(const SocketAddress& address);  // what parse_address() takes
+
+}  // namespace tandem::transport
