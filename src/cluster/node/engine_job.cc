@@ -6,28 +6,13 @@ namespace tandem::node {
 
 using handoff::Finish;
 
-namespace {
-
-// Until min_tokens are out, what would end the choice cannot be sampled.
-void set_banned(EngineChoice& choice, const EndRule& end) {
-  choice.sampling.banned = end.banned;
-  if (choice.num_emitted() >= end.min_tokens) return;
-  choice.sampling.banned.insert(choice.sampling.banned.end(), end.stop_ids.begin(), end.stop_ids.end());
-}
-
-}  // namespace
-
-EndRule end_rule_of(const handoff::RequestState& state, const std::vector<TokenId>& eos_ids) {
-  EndRule end{state.stop_token_ids, state.sampling.banned, state.min_tokens, state.max_tokens};
-  if (!state.ignore_eos) end.stop_ids.insert(end.stop_ids.end(), eos_ids.begin(), eos_ids.end());
-  std::ranges::sort(end.stop_ids);
-  const auto repeated = std::ranges::unique(end.stop_ids);
-  end.stop_ids.erase(repeated.begin(), repeated.end());
-  return end;
+sched::EndRule end_rule_of(const handoff::RequestState& state, const std::vector<TokenId>& eos_ids) {
+  return {sched::sorted_stop_ids(state.stop_token_ids, eos_ids, state.ignore_eos), state.sampling.banned,
+          state.min_tokens, state.max_tokens};
 }
 
 EngineChoice make_choice(const handoff::RequestState& state, const role::KvTables& tables, uint32_t index,
-                         const EndRule& end, std::unique_ptr<sched::StopRule> stop_rule) {
+                         const sched::EndRule& end, std::unique_ptr<sched::StopRule> stop_rule) {
   const handoff::ChoiceState& emitted = state.choices[index];
   EngineChoice choice;
   choice.tokens = state.prompt;
@@ -40,7 +25,7 @@ EngineChoice make_choice(const handoff::RequestState& state, const role::KvTable
   }
   choice.sampling = state.sampling;
   choice.sampling.choice = index;
-  set_banned(choice, end);
+  choice.sampling.banned = end.banned_after(choice.num_emitted());
   choice.stop_rule = std::move(stop_rule);
   for (uint32_t i = 0; choice.stop_rule && i < emitted.tokens.size(); ++i) {
     choice.stop_rule->push(emitted.tokens[i], i + 1 >= end.min_tokens);
@@ -48,20 +33,12 @@ EngineChoice make_choice(const handoff::RequestState& state, const role::KvTable
   return choice;
 }
 
-Finish accept_token(EngineChoice& choice, const EndRule& end, TokenId token) {
+Finish accept_token(EngineChoice& choice, const sched::EndRule& end, TokenId token) {
   choice.tokens.push_back(token);
-  const bool may_stop = choice.num_emitted() >= end.min_tokens;
-  // The rule sees every token, also one that stops by its id.
-  const bool is_stop_string = choice.stop_rule && choice.stop_rule->push(token, may_stop);
-  if (may_stop && (is_stop_string || std::ranges::binary_search(end.stop_ids, token))) {
-    choice.is_finished = true;
-    return Finish::kStop;
-  }
-  if (choice.num_emitted() >= end.max_tokens) {
-    choice.is_finished = true;
-    return Finish::kLength;
-  }
-  set_banned(choice, end);
+  const auto finish = end.finish_of(token, choice.num_emitted(), choice.stop_rule.get());
+  choice.is_finished = finish.has_value();
+  if (finish) return finish->reason == sched::FinishReason::kStop ? Finish::kStop : Finish::kLength;
+  choice.sampling.banned = end.banned_after(choice.num_emitted());
   return Finish::kNone;
 }
 

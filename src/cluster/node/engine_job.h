@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cluster/role/node_actions.h"
-#include "serve/sched/stop_rule.h"
+#include "serve/sched/end_rule.h"
 
 namespace tandem::node {
 
@@ -23,36 +23,29 @@ struct EngineChoice {
   uint32_t num_emitted() const { return static_cast<uint32_t>(tokens.size()) - num_prompt; }
 };
 
-// When an emitted token ends its choice, and what may not be emitted.
-struct EndRule {
-  std::vector<TokenId> stop_ids;  // sorted
-  std::vector<TokenId> banned;    // whatever was emitted; the stop ids as well while fewer than min_tokens are out
-  uint32_t min_tokens = 0, max_tokens = 0;
-};
-
 struct PrefillJob {
   handoff::Attempt attempt = 0;
   uint64_t arrival = 0;
   handoff::HandoffShape shape;
-  EndRule end;
+  sched::EndRule end;
   std::vector<EngineChoice> choices;
   std::vector<std::optional<handoff::TokenEntry>> first;  // sampled, by choice
   std::vector<uint8_t> is_reported;                       // by block number of the shape
 };
 
 struct DecodeJob {
-  EndRule end;
+  sched::EndRule end;
   std::vector<EngineChoice> choices;
 };
 
-EndRule end_rule_of(const handoff::RequestState& state, const std::vector<TokenId>& eos_ids);
+sched::EndRule end_rule_of(const handoff::RequestState& state, const std::vector<TokenId>& eos_ids);
 
 // One choice, ready for the token after those that `state` has.
 EngineChoice make_choice(const handoff::RequestState& state, const role::KvTables& tables, uint32_t choice,
-                         const EndRule& end, std::unique_ptr<sched::StopRule> stop_rule);
+                         const sched::EndRule& end, std::unique_ptr<sched::StopRule> stop_rule);
 
 // Takes the token in: the choice may be finished by it.
-handoff::Finish accept_token(EngineChoice& choice, const EndRule& end, TokenId token);
+handoff::Finish accept_token(EngineChoice& choice, const sched::EndRule& end, TokenId token);
 
 // Numbers of the shape's blocks that are now computed and were not reported; marks them.
 std::vector<uint32_t> newly_computed(PrefillJob& job);

@@ -23,14 +23,6 @@ int64_t line_key(const SchedulerConfig& config, const Request& request, int64_t 
   return arrival_ns + static_cast<int64_t>(std::clamp(penalty_ms * 1e6, -kMostNs, kMostNs));
 }
 
-std::vector<TokenId> stop_ids(const SchedulerConfig& config, const Request& request) {
-  std::vector<TokenId> ids = request.stop_token_ids;
-  if (!request.ignore_eos) ids.insert(ids.end(), config.eos_ids.begin(), config.eos_ids.end());
-  std::ranges::sort(ids);
-  ids.erase(std::ranges::unique(ids).begin(), ids.end());
-  return ids;
-}
-
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config)
@@ -65,9 +57,7 @@ std::unique_ptr<Sequence> Scheduler::make_sequence(RequestState& state, uint32_t
 void Scheduler::set_banned(Sequence& sequence) const {
   const RequestState& state = *sequence.request;
   const size_t num_output = sequence.tokens.size() - std::min(sequence.tokens.size(), state.request.prompt.size());
-  sequence.sampling.banned = state.request.sampling.banned;
-  if (num_output >= state.request.min_tokens) return;
-  sequence.sampling.banned.insert(sequence.sampling.banned.end(), state.stop_ids.begin(), state.stop_ids.end());
+  sequence.sampling.banned = state.end.banned_after(num_output);
 }
 
 void Scheduler::add(RequestId id, Request request, int64_t now_ns) {
@@ -78,8 +68,9 @@ void Scheduler::add(RequestId id, Request request, int64_t now_ns) {
   state->request = std::move(request);
   state->arrival_index = next_arrival_index_++;
   state->arrival_ns = now_ns;
-  state->max_output = admission_.max_output(state->request);
-  state->stop_ids = stop_ids(config_, state->request);
+  const Request& added = state->request;
+  state->end = {sorted_stop_ids(added.stop_token_ids, config_.eos_ids, added.ignore_eos), added.sampling.banned,
+                added.min_tokens, admission_.max_output(added)};
   state->num_open = state->request.num_choices;
   if (state->request.deadline_ns != 0) deadlines_.emplace(state->request.deadline_ns, id);
   line_.enter(state->request.tenant);

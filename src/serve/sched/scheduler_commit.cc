@@ -94,7 +94,7 @@ void Scheduler::complete_prompt(Sequence& sequence, Commit& commit) {
   RequestState& state = *sequence.request;
   state.has_prompt = true;
   if (state.request.prompt_logprobs >= 0) commit.update_of(state).prompt_logprobs = std::move(state.prompt_logprobs);
-  if (state.max_output == 0) {
+  if (state.end.max_tokens == 0) {
     publish_blocks(sequence);
     for (const auto& choice : state.choices) {
       finish_sequence(*choice);
@@ -131,13 +131,7 @@ void Scheduler::accept_token(Sequence& sequence, ItemOutcome& outcome, Commit& c
 std::optional<Finish> Scheduler::finish_of(Sequence& sequence, TokenId token) {
   const RequestState& state = *sequence.request;
   const auto num_output = static_cast<uint32_t>(sequence.tokens.size() - state.request.prompt.size());
-  const bool may_stop = num_output >= state.request.min_tokens;
-  // The rule sees every token, also one that stops by its id.
-  const bool is_stop_string = sequence.stop_rule && sequence.stop_rule->push(token, may_stop);
-  if (may_stop && std::ranges::binary_search(state.stop_ids, token)) return Finish{FinishReason::kStop, token, false};
-  if (may_stop && is_stop_string) return Finish{FinishReason::kStop, std::nullopt, true};
-  if (num_output >= state.max_output) return Finish{FinishReason::kLength, std::nullopt, false};
-  return std::nullopt;
+  return state.end.finish_of(token, num_output, sequence.stop_rule.get());
 }
 
 // Full blocks become findable now that the step which filled them has run.

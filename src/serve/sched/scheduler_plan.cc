@@ -178,7 +178,7 @@ bool Scheduler::plan_chunk(Sequence& sequence, LineWalk& walk, int64_t now_ns) {
     if (!is_admitted) return true;
   }
   const bool is_last = begin + count == sequence.num_tokens();
-  planned_.push_back({&sequence, begin, count, is_last && sequence.request->max_output > 0});
+  planned_.push_back({&sequence, begin, count, is_last && sequence.request->end.max_tokens > 0});
   shape_.add_prefill(begin, count);
   line_.charge(sequence.request->request.tenant, count);
   return true;

@@ -14,6 +14,7 @@
 #include "serve/kv/block_table.h"
 #include "serve/kv/prefix_index.h"
 #include "serve/sched/batch.h"
+#include "serve/sched/end_rule.h"
 #include "serve/sched/request.h"
 #include "serve/sched/stop_rule.h"
 
@@ -57,8 +58,7 @@ struct RequestState {
   Request request;
   uint64_t arrival_index = 0;
   int64_t arrival_ns = 0;
-  uint32_t max_output = 0;  // per choice, max_model_len and pool size taken into account
-  std::vector<TokenId> stop_ids;  // sorted: the request's, and the model's unless ignored
+  EndRule end;  // its max_tokens: max_model_len and pool size taken into account
   std::vector<std::unique_ptr<Sequence>> choices;
   uint32_t num_open = 0;  // choices that have not finished
   std::vector<TokenLogprob> prompt_logprobs;
