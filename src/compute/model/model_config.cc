@@ -88,13 +88,14 @@ Status check_config(const std::string& source, ModelConfig* config) {
   }
   if (config->head_dim % 2 != 0) return bad_value(source, "head size " + std::to_string(config->head_dim) + " is odd");
   if (!is_positive(double{config->norm_eps})) return bad_value(source, "the norm's epsilon must be positive");
+  TRY(check_rope(source, config->rope, config->head_dim));
   if (config->rope.scaling == RopeScaling::kYarn) {
     const double extended = std::min(config->rope.original_max_position * config->rope.factor, double{1u << 30});
     config->max_position = std::max(config->max_position, static_cast<uint32_t>(extended));
   }
   std::erase_if(config->eos_ids, [config](int32_t id) { return static_cast<uint32_t>(id) >= config->vocab; });
   if (config->bos_id >= 0 && static_cast<uint32_t>(config->bos_id) >= config->vocab) config->bos_id = -1;
-  return check_rope(source, config->rope, config->head_dim);
+  return Done{};
 }
 
 Result<ModelConfig> read_config(const WeightFiles& files) {

@@ -159,6 +159,8 @@ TEST_CASE("config: what we cannot compute is refused by name") {
       {"llama", R"("rope_scaling":{"rope_type":"llama3","factor":8})", "lacks \"low_freq_factor\""},
       {"llama", R"("rope_scaling":{"rope_type":"linear","factor":0})", "factor must be positive"},
       {"llama", R"("rope_scaling":{"rope_type":"linear","factor":-2})", "factor must be positive"},
+      // Undefined once: the context length was computed from the factor before the factor was checked.
+      {"llama", R"("rope_scaling":{"rope_type":"yarn","factor":-4})", "factor must be positive"},
       {"llama", R"("rope_scaling":7)", "\"rope_scaling\" is not an object"},
       {"llama", R"("rope_parameters":{"full_attention":{"rope_type":"default"}})", "differs between layer types"},
       {"qwen2", R"("sliding_window":64,"use_sliding_window":true,"max_window_layers":1)", "in some layers only"},
