@@ -38,4 +38,6 @@ std::string hash_hex(const void* data, size_t size_bytes) {
   return hasher.hex();
 }
 
+uint64_t hash_64(const void* data, size_t size_bytes) { return XXH3_64bits(data, size_bytes); }
+
 }  // namespace tandem

@@ -1,8 +1,9 @@
 #pragma once
-// XXH3-128 as lower-case hex: the project's one hash for files, weights, fingerprints and layouts.
+// XXH3-128 as lower-case hex: the project's one hash for files, weights, fingerprints and layouts; XXH3-64 for frames.
 // Source: https://github.com/Cyan4973/xxHash (specification), library libxxhash.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -25,5 +26,6 @@ class Hasher {
 };
 
 std::string hash_hex(const void* data, size_t size_bytes);
+uint64_t hash_64(const void* data, size_t size_bytes);
 
 }  // namespace tandem

@@ -71,6 +71,11 @@ void ModelEngine::plan_decodes() {
     const auto is_open = [](const EngineChoice& choice) { return !choice.is_finished; };
     const auto num_open = static_cast<size_t>(std::ranges::count_if(job.choices, is_open));
     if (!batch_.items.empty() && batch_.items.size() + num_open > max_items) return;
+    // Its table has not grown yet: the node is slower than the engine. Others go on.
+    const auto lacks_room = [this](const EngineChoice& choice) {
+      return !choice.is_finished && choice.blocks.size() * config_.block_size <= choice.num_computed;
+    };
+    if (std::ranges::any_of(job.choices, lacks_room)) continue;
     for (uint32_t c = 0; c < job.choices.size(); ++c) {
       if (job.choices[c].is_finished) continue;
       shape_.add_decode(job.choices[c].num_computed);

@@ -1,6 +1,7 @@
 #include "cluster/role/kv_tables.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -107,9 +108,53 @@ void KvStore::charge_to_private(const KvTables& tables) {
   }
 }
 
+void KvStore::unreserve(uint32_t num_blocks) {
+  if (waits_for_steps_) {
+    unsealed_.reserved += num_blocks;
+  } else {
+    reserved_ -= num_blocks;
+  }
+}
+
+void KvStore::give_back(std::span<const BlockId> blocks) {
+  if (waits_for_steps_) {
+    unsealed_.blocks.insert(unsealed_.blocks.end(), blocks.rbegin(), blocks.rend());  // the last first
+  } else {
+    pool_.release_all(blocks);
+  }
+}
+
+void KvStore::seal(uint64_t newest_step) {
+  if (unsealed_.is_empty()) return;
+  unsealed_.newest_step = newest_step;
+  waiting_.push_back(std::exchange(unsealed_, {}));
+}
+
+void KvStore::flush(uint64_t num_ended) {
+  while (!waiting_.empty() && waiting_.front().newest_step <= num_ended) {
+    for (const BlockId block : waiting_.front().blocks) pool_.release(block);
+    reserved_ -= waiting_.front().reserved;
+    waiting_.pop_front();
+  }
+}
+
+void KvStore::count_waiting(std::vector<uint32_t>& owners) const {
+  const auto count = [&owners](const GivenBack& given) {
+    for (const BlockId block : given.blocks) ++owners[kv::index(block)];
+  };
+  count(unsealed_);
+  for (const GivenBack& given : waiting_) count(given);
+}
+
+uint32_t KvStore::num_unreserved_waiting() const {
+  uint32_t sum = unsealed_.reserved;
+  for (const GivenBack& given : waiting_) sum += given.reserved;
+  return sum;
+}
+
 void KvStore::release(KvTables& tables) {
-  for (const auto& blocks : tables.own) pool_.release_all(blocks);
-  pool_.release_all(tables.shared);
+  for (const auto& blocks : tables.own) give_back(blocks);
+  give_back(tables.shared);
   tables = {};
 }
 
@@ -118,7 +163,7 @@ uint32_t KvStore::cut(KvTables& tables, uint32_t choice, uint32_t num_positions)
   auto& own = tables.own[choice];
   const auto num_shared = static_cast<uint32_t>(tables.shared.size());
   if (num_positions < num_shared * size) {  // the shared blocks are cut by the caller, for all choices at once
-    pool_.release_all(own);
+    give_back(own);
     own.clear();
     return num_positions;
   }
@@ -132,7 +177,7 @@ uint32_t KvStore::cut(KvTables& tables, uint32_t choice, uint32_t num_positions)
     }
   }
   while (own.size() > keep) {
-    pool_.release(own.back());
+    give_back({&own.back(), 1});
     own.pop_back();
   }
   return std::min(num_positions, (num_shared + static_cast<uint32_t>(own.size())) * size);

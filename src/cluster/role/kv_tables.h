@@ -2,7 +2,9 @@
 // KvTables: the KV blocks of one request on a node, and the blocks of a node by what they are reserved for.
 
 #include <cstdint>
+#include <deque>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cluster/handoff/messages.h"
@@ -38,7 +40,7 @@ class KvStore {
   KvStore(const kv::PoolShape& shape, uint32_t max_pinned) : pool_(shape), shape_(shape), max_pinned_(max_pinned) {}
 
   bool reserve(uint32_t num_blocks);
-  void unreserve(uint32_t num_blocks) { reserved_ -= num_blocks; }
+  void unreserve(uint32_t num_blocks);
   uint32_t reserved() const { return reserved_; }
   uint32_t num_private() const { return pool_.num_private(); }
   uint32_t num_shared() const { return pool_.num_blocks() - pool_.num_private(); }
@@ -58,6 +60,17 @@ class KvStore {
   // others read beyond that. Returns the positions that are left.
   uint32_t cut(KvTables& tables, uint32_t choice, uint32_t num_positions);
 
+  // Where an engine computes beside the node, a step under way may still write to the blocks of a job that has just been
+  // stopped. From here on, what is given back waits until that step has ended: seal() once the stop is with the engine,
+  // naming the newest step that may not know of it, and flush() as steps end.
+  void wait_for_steps() { waits_for_steps_ = true; }
+  void seal(uint64_t newest_step);
+  void flush(uint64_t num_ended);
+  bool has_waiting() const { return !waiting_.empty() || !unsealed_.is_empty(); }
+  // Adds one owner for each block that waits, by index.
+  void count_waiting(std::vector<uint32_t>& owners) const;
+  uint32_t num_unreserved_waiting() const;
+
   const kv::BlockPool& pool() const { return pool_; }
 
   struct TestOnly {  // rules left out
@@ -66,12 +79,22 @@ class KvStore {
   TestOnly test_only;
 
  private:
+  struct GivenBack {
+    std::vector<kv::BlockId> blocks;
+    uint32_t reserved = 0;
+    uint64_t newest_step = 0;
+    bool is_empty() const { return blocks.empty() && reserved == 0; }
+  };
   std::vector<TokenId> content(const std::vector<TokenId>& tokens) const;
+  void give_back(std::span<const kv::BlockId> blocks);
 
   kv::BlockPool pool_;
   kv::PoolShape shape_;
   uint32_t max_pinned_;
   uint32_t reserved_ = 0;
+  bool waits_for_steps_ = false;
+  GivenBack unsealed_;
+  std::deque<GivenBack> waiting_;  // by step
 };
 
 }  // namespace tandem::role

@@ -9,7 +9,9 @@ namespace tandem::role {
 
 using namespace handoff;
 
-Node::Node(NodeConfig config) : config_(std::move(config)), kv_(config_.pool, config_.max_pinned_blocks) {}
+Node::Node(NodeConfig config) : config_(std::move(config)), kv_(config_.pool, config_.max_pinned_blocks) {
+  if (config_.has_engine_beside) kv_.wait_for_steps();
+}
 
 void Node::send_to_gateway(const std::string& gateway, SessionMessage message, NodeActions& out) {
   const NodeSessions::Session* session = sessions_.find(gateway);
@@ -224,8 +226,9 @@ void Node::check_invariants() const {
     count(entry.decoding);
     reserved += entry.reserved;
   }
+  kv_.count_waiting(owners);
   kv_.pool().check_invariants(owners);
-  TANDEM_CHECK(reserved == kv_.reserved());
+  TANDEM_CHECK(reserved + kv_.num_unreserved_waiting() == kv_.reserved());
 }
 
 std::string Node::dump() const {

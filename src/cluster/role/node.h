@@ -28,6 +28,10 @@ struct NodeConfig {
   uint32_t credits = 4;            // unfinished Prefills per session
   double push_bytes_per_s = 1e9, bytes_per_block = 1;  // for the deadline of an acknowledgement
   handoff::Timing timing;
+  // The engine computes while events come in, on a thread of its own: see KvStore::wait_for_steps. The driver calls
+  // on_carried_out() after it has carried the actions of an event out.
+  bool has_engine_beside = false;
+  uint32_t lookahead_tokens = 0;  // a decode's table has room for so many tokens more, so that it need not wait for it
 };
 
 class Node {
@@ -52,6 +56,12 @@ class Node {
   void on_engine(const EngineNews& news, handoff::Nanos now, NodeActions& out);
   void on_tick(const EngineProgress& progress, handoff::Nanos now, NodeActions& out);
 
+  // With an engine beside: the number of the newest step that has begun, and how many have ended.
+  void on_carried_out(uint64_t newest_step, uint64_t num_ended) {
+    kv_.seal(newest_step);
+    kv_.flush(num_ended);
+  }
+
   // No new Reserve from now on. Done when is_idle().
   void drain() { is_draining_ = true; }
   void set_role(handoff::Role role, uint64_t role_epoch) {
@@ -59,7 +69,7 @@ class Node {
     config_.role_epoch = role_epoch;
   }
   bool is_draining() const { return is_draining_; }
-  bool is_idle() const { return entries_.empty(); }
+  bool is_idle() const { return entries_.empty() && !kv_.has_waiting(); }
 
   const NodeConfig& config() const { return config_; }
   const KvStore& kv() const { return kv_; }
@@ -87,7 +97,7 @@ class Node {
     bool waits_for_room = false;
     std::optional<handoff::Target> target;
     KvTables decoding;  // charged to the private part
-    uint32_t reserved = 0;
+    uint32_t reserved = 0, final_tokens = 0;
     handoff::Nanos reserved_at = 0;
   };
   using Id = handoff::RequestId;

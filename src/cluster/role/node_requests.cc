@@ -45,6 +45,7 @@ void Node::on_reserve(const std::string& gateway, Reserve reserve, Nanos now, No
   Entry& entry = entries_[id];
   entry.gateway = gateway;
   entry.reserved = wanted;
+  entry.final_tokens = reserve.final_tokens;
   entry.reserved_at = now;
   // An own prefill's blocks become the target's when it is done; others arrive, and need a place now.
   const bool is_local = reserve.source == config_.self;
@@ -74,6 +75,7 @@ bool Node::refit_target(Entry& entry, const Reserve& reserve) {
     if (!kv_.reserve(wanted - entry.reserved)) return false;
     entry.reserved = wanted;
   }
+  entry.final_tokens = reserve.final_tokens;
   return is_local || kv_.fit(entry.decoding, reserve.shape, kv::Part::kPrivate);
 }
 
@@ -95,14 +97,21 @@ void Node::begin_decode(const Id& id, Entry& entry, const RequestState& state, N
   out.push_back(StartDecode{id, state, entry.decoding});
 }
 
-// A place for the newest token of each choice. Without one the request goes elsewhere.
+// A place for the newest token of each choice, and for some more where the reservation has it. Without one the request
+// goes elsewhere.
 bool Node::extend_for(const Id& id, Entry& entry, const RequestState& state, NodeActions& out) {
   for (uint32_t c = 0; c < state.choices.size(); ++c) {
     if (state.choices[c].is_finished) continue;
-    const auto position = static_cast<uint32_t>(state.prompt.size() + state.choices[c].tokens.size() - 1);
+    const auto num_emitted = static_cast<uint32_t>(state.choices[c].tokens.size());
+    const uint32_t ahead = std::min(config_.lookahead_tokens,
+                                    entry.final_tokens - std::min(entry.final_tokens, num_emitted));
+    const auto position = static_cast<uint32_t>(state.prompt.size()) + num_emitted - 1;
     const size_t needed = position / kv_.block_size() + 1;
-    while (entry.decoding.shared.size() + entry.decoding.own[c].size() < needed) {
+    const size_t wanted = (position + ahead) / kv_.block_size() + 1;
+    const auto size = [&] { return entry.decoding.shared.size() + entry.decoding.own[c].size(); };
+    while (size() < wanted) {
       if (!kv_.append(entry.decoding, c, kv::Part::kPrivate)) {
+        if (size() >= needed) break;
         send_to_gateway(entry.gateway,
                         Failed{id, entry.target->attempt(), ErrorCode::kExhausted, "no block to grow by"}, out);
         return false;

@@ -1,0 +1,314 @@
+#include "cluster/node/node_process.h"
+
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "cluster/node/engine_thread.h"
+#include "cluster/node/peer_links.h"
+#include "cluster/node/session_server.h"
+#include "cluster/wire/peer_codec.h"
+#include "cluster/wire/wire_limits.h"
+
+namespace tandem::node {
+
+using handoff::NodeRef;
+
+namespace {
+
+constexpr int64_t kBusyTickNs = 5'000'000, kIdleTickNs = 50'000'000;
+constexpr int64_t kPollNs = 200'000'000;  // of the registry
+constexpr uint32_t kLookaheadTokens = 16;
+
+uint64_t draw_incarnation() {
+  std::random_device device;
+  const uint64_t drawn = uint64_t{device()} << 32 | device();
+  return drawn == 0 ? 1 : drawn;
+}
+
+transport::TransportLimits transport_limits() {
+  transport::TransportLimits limits;
+  limits.max_header_bytes = wire::kMaxPeerBodyBytes + wire::kPeerPrefixBytes;
+  limits.max_payload_bytes = wire::kMaxPayloadBytes;
+  return limits;
+}
+
+class Process final : public NodeProcess, public PeerOwner, public SessionOwner, public transport::LoopClient {
+ public:
+  Process(NodeProcessConfig config, KvMemory& memory, registry::Registry& registry, const Clock& clock,
+          MetricRegistry& metrics)
+      : config_(std::move(config)), memory_(memory), registry_(registry), clock_(clock), metrics_(metrics),
+        stale_(metrics.gauge("tandem_handoff_stale_frames", "KV frames of attempts that are over, since the start.")),
+        requests_(metrics.gauge("tandem_node_requests", "Requests that this node holds anything of.")) {}
+  ~Process() override { end(); }
+
+  Status open(sched::StepExecutor& executor, StopRuleMaker make_stop_rule);
+
+  uint16_t control_port() const override { return sessions_->port(); }
+  const NodeRef& self() const override { return config_.policy.self; }
+  NodeLoad load() const override {
+    Lock lock(load_mutex_);
+    return load_;
+  }
+  bool is_idle() const override {
+    Lock lock(load_mutex_);
+    return is_idle_;
+  }
+  void drain() override {
+    loop_->post([this] {
+      node_->drain();
+      set_state(registry::NodeState::kDraining);
+    });
+  }
+  void stop() override {
+    end();
+    const Status left = registry_.leave(self().id, self().incarnation);
+    if (!left) log_warning("cluster/node", "not taken off the registry", {{"why", left.error().message}});
+  }
+
+ private:
+  void end();
+  void set_state(registry::NodeState state) {
+    const Status set = registry_.set_state(self().id, self().incarnation, state);
+    if (!set) log_warning("cluster/node", "the registry was not told", {{"why", set.error().message}});
+  }
+
+  // All that follows: the loop's thread.
+  void on_timer() override;
+  void on_news();
+  void poll_registry();
+  void on_session_message(const std::string& gateway, uint64_t stream, const handoff::SessionMessage& message) override {
+    with_node([&](role::NodeActions& out) { node_->on_session_message(gateway, stream, message, now(), out); });
+  }
+  void on_session_closed(const std::string& gateway, uint64_t stream) override {
+    with_node([&](role::NodeActions& out) { node_->on_session_closed(gateway, stream, now(), out); });
+  }
+  void on_peer_frame(const NodeRef& from, const handoff::PeerMessage& message, uint64_t checksum,
+                     const std::byte* payload) override;
+  void on_peer_lost(const NodeRef& peer) override {
+    with_node([&](role::NodeActions& out) { node_->on_peer_lost(peer, now(), out); });
+  }
+  std::string address_of(const NodeRef& peer) override;
+  template <class Event>
+  void with_node(const Event& event, const std::byte* payload = nullptr);
+  void act(role::NodeAction& action, const std::byte* payload);
+  void send_block(role::SendBlock& action);
+  void send_slots(role::SendKv& action);
+  void publish_load();
+  bool has_payload_size(const handoff::PeerMessage& message) const;
+  handoff::Nanos now() const { return clock_.now_ns(); }
+
+  NodeProcessConfig config_;
+  KvMemory& memory_;
+  registry::Registry& registry_;
+  const Clock& clock_;
+  MetricRegistry& metrics_;
+  Gauge &stale_, &requests_;
+
+  std::unique_ptr<transport::EventLoop> loop_;
+  std::unique_ptr<transport::Network> network_;
+  std::unique_ptr<PeerLinks> links_;
+  std::unique_ptr<role::Node> node_;
+  std::unique_ptr<EngineThread> engine_;
+  std::unique_ptr<SessionServer> sessions_;
+  registry::View view_;
+  int64_t polled_at_ns_ = INT64_MIN / 2;
+  std::thread thread_;
+
+  mutable Mutex load_mutex_;
+  NodeLoad load_ GUARDED_BY(load_mutex_);
+  bool is_idle_ GUARDED_BY(load_mutex_) = true;
+};
+
+Status Process::open(sched::StepExecutor& executor, StopRuleMaker make_stop_rule) {
+  role::NodeConfig& policy = config_.policy;
+  if (policy.self.incarnation == 0) policy.self.incarnation = draw_incarnation();
+  policy.has_engine_beside = true;
+  policy.lookahead_tokens = kLookaheadTokens;
+  TRY_ASSIGN(loop_, transport::EventLoop::create(clock_));
+  network_ = std::make_unique<transport::Network>(*loop_, transport_limits(), config_.hub);
+  links_ = std::make_unique<PeerLinks>(*loop_, *network_, policy.self, *this, metrics_);
+  TRY(links_->listen(config_.data_address));
+  engine_ = std::make_unique<EngineThread>(config_.engine, executor, clock_, std::move(make_stop_rule),
+                                           [this] { loop_->post([this] { on_news(); }); });
+  TRY_ASSIGN(sessions_, SessionServer::start(*loop_, config_.control_host, config_.control_port, config_.rpc, *this));
+  registry::NodeRecord record{policy.self.id, policy.self.incarnation, policy.role, 0, registry::NodeState::kReady,
+                              config_.control_host + ":" + std::to_string(sessions_->port()), links_->address()};
+  TRY_ASSIGN(record, registry_.join(record));
+  policy.role = record.role;
+  policy.role_epoch = record.role_epoch;
+  node_ = std::make_unique<role::Node>(policy);
+  publish_load();
+  loop_->post([this] { on_timer(); });
+  thread_ = std::thread([this] { loop_->run(); });
+  log_info("cluster/node", "serving", {{"node", policy.self.id}, {"role", registry::role_name(policy.role)},
+                                       {"control", record.control}, {"data", record.data}});
+  return Done{};
+}
+
+void Process::end() {
+  if (!thread_.joinable()) return;
+  loop_->stop();
+  thread_.join();
+  sessions_.reset();
+  engine_.reset();
+  loop_->forget(*this);
+  links_.reset();
+}
+
+template <class Event>
+void Process::with_node(const Event& event, const std::byte* payload) {
+  role::NodeActions actions;
+  event(actions);
+  for (role::NodeAction& action : actions) act(action, payload);
+  node_->on_carried_out(engine_->newest_step(), engine_->num_ended());
+}
+
+void Process::act(role::NodeAction& action, const std::byte* payload) {
+  if (auto* session = std::get_if<role::SendSession>(&action)) {
+    sessions_->send(session->stream, session->message);
+  } else if (const auto* close = std::get_if<role::CloseSession>(&action)) {
+    sessions_->close(close->stream);
+  } else if (auto* peer = std::get_if<role::SendPeer>(&action)) {
+    links_->send(peer->peer, [message = std::move(peer->message)](handoff::PeerMessage& to, std::vector<std::byte>&) {
+      to = message;
+      return true;
+    });
+  } else if (auto* block = std::get_if<role::SendBlock>(&action)) {
+    send_block(*block);
+  } else if (auto* mirror = std::get_if<role::SendKv>(&action)) {
+    send_slots(*mirror);
+  } else if (const auto* copy = std::get_if<role::CopyBlock>(&action)) {
+    TANDEM_CHECK(memory_.write_part(copy->block, copy->layer_group, payload));
+  } else if (const auto* kv = std::get_if<role::CopyKv>(&action)) {
+    for (const role::Slots& slots : kv->slots) {
+      TANDEM_CHECK(memory_.write_slots(slots.block, slots.begin, slots.count, payload));
+      payload += size_t{slots.count} * memory_.slot_bytes();
+    }
+  } else if (auto* prefill = std::get_if<role::StartPrefill>(&action)) {
+    engine_->post(std::move(*prefill));
+  } else if (auto* stop = std::get_if<role::StopPrefill>(&action)) {
+    engine_->post(std::move(*stop));
+  } else if (auto* decode = std::get_if<role::StartDecode>(&action)) {
+    engine_->post(std::move(*decode));
+  } else if (auto* extension = std::get_if<role::ExtendTable>(&action)) {
+    engine_->post(std::move(*extension));
+  } else if (auto* ended = std::get_if<role::StopDecoding>(&action)) {
+    engine_->post(std::move(*ended));
+  }
+}
+
+// Read when its turn comes: until then the attempt may be over, and its blocks another's.
+void Process::send_block(role::SendBlock& action) {
+  links_->send(action.peer, [this, push = action.push, block = action.block](handoff::PeerMessage& message,
+                                                                           std::vector<std::byte>& payload) {
+    if (node_->source_attempt(push.request) != push.attempt) return false;
+    payload.resize(memory_.part_bytes());
+    TANDEM_CHECK(memory_.read_part(block, push.layer_group, payload.data()));
+    handoff::Push filled = push;
+    filled.payload = {0, memory_.part_bytes()};
+    message = filled;
+    return true;
+  });
+}
+
+void Process::send_slots(role::SendKv& action) {
+  links_->send(action.peer, [this, frame = std::move(action.frame), slots = std::move(action.slots)](
+                                handoff::PeerMessage& message, std::vector<std::byte>& payload) {
+    if (node_->decoding_attempt(frame.request) != frame.attempt) return false;
+    payload.resize(frame.tokens.size() * memory_.slot_bytes());
+    std::byte* to = payload.data();
+    for (const role::Slots& part : slots) {
+      TANDEM_CHECK(memory_.read_slots(part.block, part.begin, part.count, to));
+      to += size_t{part.count} * memory_.slot_bytes();
+    }
+    handoff::Mirror filled = frame;
+    filled.payload = {0, static_cast<uint32_t>(payload.size())};
+    message = std::move(filled);
+    return true;
+  });
+}
+
+bool Process::has_payload_size(const handoff::PeerMessage& message) const {
+  if (const auto* push = std::get_if<handoff::Push>(&message)) return push->payload.size_bytes == memory_.part_bytes();
+  if (const auto* mirror = std::get_if<handoff::Mirror>(&message)) {
+    return mirror->payload.size_bytes == mirror->tokens.size() * memory_.slot_bytes();
+  }
+  return true;
+}
+
+void Process::on_peer_frame(const NodeRef& from, const handoff::PeerMessage& message, uint64_t checksum,
+                            const std::byte* payload) {
+  if (!has_payload_size(message)) {
+    log_warning("cluster/node", "a KV frame of the wrong size is left out", {{"peer", from.id}});
+    return;
+  }
+  with_node([&](role::NodeActions& out) { node_->on_peer_message(from, message, checksum, now(), out); }, payload);
+}
+
+void Process::on_news() {
+  for (const role::EngineNews& news : engine_->take_news()) {
+    with_node([&](role::NodeActions& out) { node_->on_engine(news, now(), out); });
+  }
+  node_->on_carried_out(engine_->newest_step(), engine_->num_ended());
+  publish_load();
+}
+
+void Process::on_timer() {
+  with_node([&](role::NodeActions& out) { node_->on_tick(engine_->progress(), now(), out); });
+  if (now() - polled_at_ns_ >= kPollNs) poll_registry();
+  sessions_->on_tick(now());
+  publish_load();
+  loop_->set_timer(*this, now() + (node_->num_entries() > 0 ? kBusyTickNs : kIdleTickNs));
+}
+
+void Process::poll_registry() {
+  polled_at_ns_ = now();
+  auto polled = registry_.poll(view_.revision);
+  if (!polled || !*polled) return;  // whoever cannot reach it goes on with the last view
+  view_ = std::move(**polled);
+  const auto it = view_.nodes.find(self().id);
+  if (it == view_.nodes.end() || it->second.incarnation != self().incarnation) return;
+  if (it->second.role_epoch <= node_->config().role_epoch) return;
+  log_info("cluster/node", "another role", {{"node", self().id}, {"role", registry::role_name(it->second.role)}});
+  node_->set_role(it->second.role, it->second.role_epoch);
+}
+
+std::string Process::address_of(const NodeRef& peer) {
+  for (int trial = 0; trial < 2; ++trial) {
+    const auto it = view_.nodes.find(peer.id);
+    if (it != view_.nodes.end() && it->second.incarnation == peer.incarnation) return it->second.data;
+    if (trial == 0) poll_registry();  // it may have come a moment ago
+  }
+  return {};
+}
+
+void Process::publish_load() {
+  const role::KvStore& kv = node_->kv();
+  NodeLoad load;
+  load.num_requests = static_cast<uint32_t>(node_->num_entries());
+  load.num_private = kv.num_private();
+  load.num_free_private = kv.num_private() - std::min(kv.num_private(), kv.reserved());
+  load.num_shared = kv.num_shared();
+  load.num_free_shared = kv.pool().num_available(kv::Part::kShared);
+  stale_.set(static_cast<double>(node_->num_stale()));
+  requests_.set(load.num_requests);
+  Lock lock(load_mutex_);
+  load_ = load;
+  is_idle_ = node_->is_idle();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<NodeProcess>> NodeProcess::start(NodeProcessConfig config, sched::StepExecutor& executor,
+                                                        KvMemory& memory, registry::Registry& registry,
+                                                        StopRuleMaker make_stop_rule, const Clock& clock,
+                                                        MetricRegistry& metrics) {
+  auto process = std::make_unique<Process>(std::move(config), memory, registry, clock, metrics);
+  TRY(process->open(executor, std::move(make_stop_rule)));
+  return std::unique_ptr<NodeProcess>(std::move(process));
+}
+
+}  // namespace tandem::node

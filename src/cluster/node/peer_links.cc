@@ -1,0 +1,245 @@
+#include "cluster/node/peer_links.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "cluster/wire/peer_codec.h"
+#include "cluster/wire/wire_limits.h"
+
+namespace tandem::node {
+
+using handoff::NodeRef;
+using handoff::PeerMessage;
+using transport::Bytes;
+using transport::Connection;
+
+namespace {
+
+// What one connection may have on its way, so that a slow peer costs no more memory than this.
+constexpr size_t kMaxFramesUnderWay = 64;
+constexpr size_t kMaxBytesUnderWay = 8 << 20;
+constexpr size_t kMaxLinks = 4096;
+constexpr int64_t kGreetingNs = 10'000'000'000;  // well over the transport's own limit
+
+constexpr std::string_view kGreeting = "tandem-kv 1";
+
+// Who speaks, and to which process: a restarted one must not take its predecessor's frames.
+std::string greeting_of(const NodeRef& from, const NodeRef& to) {
+  return std::string(kGreeting) + "\n" + std::to_string(from.incarnation) + "\n" + std::to_string(to.incarnation) +
+         "\n" + from.id;
+}
+
+bool take_number(std::string_view& text, uint64_t& number) {
+  const size_t end = text.find('\n');
+  if (end == std::string_view::npos) return false;
+  const auto [at, error] = std::from_chars(text.data(), text.data() + end, number);
+  const bool is_good = error == std::errc() && at == text.data() + end;
+  text.remove_prefix(end + 1);
+  return is_good;
+}
+
+// The speaker; absent: no such greeting, or for another process.
+std::optional<NodeRef> read_greeting(std::string_view text, const NodeRef& self) {
+  if (!text.starts_with(kGreeting) || text.size() <= kGreeting.size() || text[kGreeting.size()] != '\n') return {};
+  text.remove_prefix(kGreeting.size() + 1);
+  NodeRef from;
+  uint64_t incarnation = 0;
+  if (!take_number(text, from.incarnation) || !take_number(text, incarnation)) return {};
+  if (incarnation != self.incarnation || text.empty() || text.size() > wire::kMaxNameBytes) return {};
+  from.id = text;
+  return from;
+}
+
+uint32_t payload_bytes_of(const PeerMessage& message) {
+  if (const auto* push = std::get_if<handoff::Push>(&message)) return push->payload.size_bytes;
+  if (const auto* mirror = std::get_if<handoff::Mirror>(&message)) return mirror->payload.size_bytes;
+  return 0;
+}
+
+}  // namespace
+
+class PeerLinks::Link final : public transport::ConnectionHandler {
+ public:
+  Link(PeerLinks& links, uint64_t number, NodeRef peer, int64_t made_at_ns)
+      : links_(links), number_(number), peer_(std::move(peer)), made_at_ns_(made_at_ns) {}
+
+  uint64_t number() const { return number_; }
+  const NodeRef& peer() const { return peer_; }
+  int64_t made_at_ns() const { return made_at_ns_; }
+  bool has_connection() const { return connection_ != nullptr; }
+  void own(std::unique_ptr<Connection> connection) { connection_ = std::move(connection); }
+
+  void send(FrameMaker make) {
+    waiting_.push_back(std::move(make));
+    pump();
+  }
+
+  void on_open(Connection& connection) override { links_.opened(*this, connection); }
+  transport::Placement on_header(Connection&, Bytes header, uint64_t payload_bytes) override;
+  void on_frame(Connection&, Bytes, Bytes) override;
+  void on_sent(Connection&, uint64_t tag) override {
+    const auto it = under_way_.find(tag);
+    if (it == under_way_.end()) return;
+    bytes_under_way_ -= it->second.size();
+    under_way_.erase(it);
+    pump();
+  }
+  void on_writable(Connection&) override { pump(); }
+  void on_close(Connection& connection, const Error& reason) override {
+    log_info("cluster/node", "a KV connection ended", {{"peer", peer_.id}, {"why", reason.message}});
+    links_.opened(*this, connection);  // if it never was, it is still to be owned
+    links_.lose(*this);
+  }
+
+ private:
+  void pump();
+
+  PeerLinks& links_;
+  const uint64_t number_;
+  const NodeRef peer_;
+  const int64_t made_at_ns_;
+  std::deque<FrameMaker> waiting_;
+  std::map<uint64_t, std::vector<std::byte>> under_way_;  // payloads by tag
+  size_t bytes_under_way_ = 0;
+  uint64_t next_tag_ = 1;
+  std::optional<PeerMessage> message_;  // of the frame that is coming in
+  std::vector<std::byte> incoming_;
+  std::unique_ptr<Connection> connection_;  // last: dies while its handler lives
+};
+
+void PeerLinks::Link::pump() {
+  while (!waiting_.empty() && connection_ && under_way_.size() < kMaxFramesUnderWay &&
+         bytes_under_way_ < kMaxBytesUnderWay) {
+    const FrameMaker make = std::move(waiting_.front());
+    waiting_.pop_front();
+    PeerMessage message;
+    std::vector<std::byte> payload;
+    if (!make(message, payload)) continue;
+    auto* push = std::get_if<handoff::Push>(&message);
+    if (push != nullptr) push->checksum = hash_64(payload.data(), payload.size());
+    auto frame = wire::encode_peer(message);
+    const uint64_t tag = next_tag_++;
+    const auto it = under_way_.emplace(tag, std::move(payload)).first;
+    bytes_under_way_ += it->second.size();
+    transport::Frame sent;
+    if (frame) sent.header = transport::bytes_of(frame->header);
+    if (!it->second.empty()) sent.payload = {Bytes(it->second)};
+    sent.tag = tag;
+    const Status status = frame ? connection_->send(sent) : Status(frame.error());
+    if (!status) {
+      log_warning("cluster/node", "a KV frame cannot be sent", {{"peer", peer_.id}, {"why", status.error().message}});
+      return links_.lose(*this);
+    }
+    links_.frames_sent_.add();
+    links_.bytes_sent_.add(frame->header.size() + it->second.size());
+  }
+}
+
+transport::Placement PeerLinks::Link::on_header(Connection&, Bytes header, uint64_t payload_bytes) {
+  auto read = wire::decode_peer(transport::text_of(header));
+  if (!read) {
+    log_warning("cluster/node", "a KV frame is not one", {{"peer", peer_.id}, {"why", read.error().message}});
+    return transport::Placement::close();
+  }
+  message_ = std::move(*read);
+  if (!message_) return transport::Placement::skip();  // a kind of the next version
+  if (payload_bytes_of(*message_) != payload_bytes) return transport::Placement::close();
+  if (payload_bytes == 0) return transport::Placement::hold();
+  incoming_.resize(payload_bytes);
+  return transport::Placement::into({transport::MutableBytes(incoming_)});
+}
+
+void PeerLinks::Link::on_frame(Connection&, Bytes header, Bytes) {
+  const PeerMessage message = *std::exchange(message_, std::nullopt);
+  const uint32_t size_bytes = payload_bytes_of(message);
+  links_.frames_received_.add();
+  links_.bytes_received_.add(header.size() + size_bytes);
+  const bool is_push = std::holds_alternative<handoff::Push>(message);
+  const uint64_t checksum = is_push ? hash_64(incoming_.data(), size_bytes) : 0;
+  links_.owner_.on_peer_frame(peer_, message, checksum, incoming_.data());
+}
+
+PeerLinks::PeerLinks(transport::EventLoop& loop, transport::Network& network, NodeRef self, PeerOwner& owner,
+                     MetricRegistry& metrics)
+    : loop_(loop),
+      network_(network),
+      self_(std::move(self)),
+      owner_(owner),
+      frames_sent_(metrics.counter("tandem_handoff_frames_sent_total", "KV frames sent to peers.")),
+      frames_received_(metrics.counter("tandem_handoff_frames_received_total", "KV frames received from peers.")),
+      bytes_sent_(metrics.counter("tandem_handoff_sent_bytes_total", "Bytes of KV frames sent to peers.")),
+      bytes_received_(metrics.counter("tandem_handoff_received_bytes_total", "Bytes of KV frames received.")),
+      losses_(metrics.counter("tandem_handoff_peer_losses_total", "KV connections that broke or were not made.")) {}
+
+PeerLinks::~PeerLinks() { loop_.forget(*this); }
+
+Status PeerLinks::listen(const std::string& address) {
+  TRY_ASSIGN(listener_, network_.listen(address, *this));
+  return Done{};
+}
+
+transport::ConnectionHandler* PeerLinks::admit(Bytes greeting) {
+  // Those that greeted and went before they were accepted have nobody else to end them.
+  std::erase_if(links_, [this](const auto& entry) {
+    return !entry.second->has_connection() && loop_.now_ns() - entry.second->made_at_ns() > kGreetingNs;
+  });
+  auto from = read_greeting(transport::text_of(greeting), self_);
+  if (!from || links_.size() >= kMaxLinks) return nullptr;
+  const uint64_t number = next_link_++;
+  auto link = std::make_unique<Link>(*this, number, std::move(*from), loop_.now_ns());
+  return links_.emplace(number, std::move(link)).first->second.get();
+}
+
+void PeerLinks::accepted(std::unique_ptr<Connection> connection) {
+  const transport::ConnectionId id = connection->id();
+  accepted_.emplace(id, std::move(connection));  // its handler's on_open() follows at once
+}
+
+void PeerLinks::opened(Link& link, Connection& connection) {
+  if (const auto it = accepted_.find(connection.id()); it != accepted_.end()) {
+    link.own(std::move(it->second));
+    accepted_.erase(it);
+  }
+  sending_.try_emplace(link.peer(), link.number());
+}
+
+void PeerLinks::send(const NodeRef& to, FrameMaker make) {
+  const auto it = sending_.find(to);
+  if (it != sending_.end()) return links_.at(it->second)->send(std::move(make));
+  const uint64_t number = next_link_++;
+  auto link = std::make_unique<Link>(*this, number, to, loop_.now_ns());
+  const std::string address = owner_.address_of(to);
+  if (!address.empty() && links_.size() < kMaxLinks) {
+    auto connection = network_.connect(address, transport::bytes_of(greeting_of(self_, to)), *link);
+    if (connection) {
+      link->own(std::move(*connection));
+      sending_.emplace(to, number);
+      return links_.emplace(number, std::move(link)).first->second->send(std::move(make));
+    }
+    log_info("cluster/node", "no KV connection", {{"peer", to.id}, {"why", connection.error().message}});
+  }
+  tell_lost(to);
+}
+
+void PeerLinks::lose(Link& link) {
+  const auto sender = sending_.find(link.peer());
+  if (sender != sending_.end() && sender->second == link.number()) sending_.erase(sender);
+  tell_lost(link.peer());
+  auto node = links_.extract(link.number());
+  if (node) loop_.retire(std::shared_ptr<Link>(std::move(node.mapped())));
+}
+
+void PeerLinks::tell_lost(const NodeRef& peer) {
+  losses_.add();
+  if (std::find(lost_.begin(), lost_.end(), peer) == lost_.end()) lost_.push_back(peer);
+  loop_.defer(*this);
+}
+
+void PeerLinks::on_task() {
+  for (const NodeRef& peer : std::exchange(lost_, {})) owner_.on_peer_lost(peer);
+}
+
+}  // namespace tandem::node

@@ -1,0 +1,70 @@
+#pragma once
+// PeerLinks: a node's KV data plane. One connection per pair of processes, opened by who needs it first; frames in the
+// order of the calls. A connection that breaks is told once per peer and never repaired here: what follows is a new one.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "cluster/handoff/messages.h"
+#include "net/transport/network.h"
+
+namespace tandem::node {
+
+// What PeerLinks wants of its owner. All calls on the loop's thread, none inside send().
+class PeerOwner {
+ public:
+  // A whole frame. `checksum`: of the payload as it lies in our own memory, where it stays until the call returns.
+  virtual void on_peer_frame(const handoff::NodeRef& from, const handoff::PeerMessage& message, uint64_t checksum,
+                             const std::byte* payload) = 0;
+  virtual void on_peer_lost(const handoff::NodeRef& peer) = 0;
+  // Where a process listens; empty: not known (any more).
+  virtual std::string address_of(const handoff::NodeRef& peer) = 0;
+
+ protected:
+  ~PeerOwner() = default;
+};
+
+// A frame that is not made yet: fills message and payload when its turn comes, so that what waits costs no memory.
+// False: it is no longer wanted.
+using FrameMaker = std::function<bool(handoff::PeerMessage& message, std::vector<std::byte>& payload)>;
+
+class PeerLinks final : public transport::Acceptor, public transport::LoopClient {
+ public:
+  PeerLinks(transport::EventLoop& loop, transport::Network& network, handoff::NodeRef self, PeerOwner& owner,
+            MetricRegistry& metrics);
+  ~PeerLinks();
+
+  Status listen(const std::string& address);
+  std::string address() const { return listener_ ? listener_->address() : std::string(); }
+  void send(const handoff::NodeRef& to, FrameMaker make);
+
+ private:
+  class Link;
+  transport::ConnectionHandler* admit(transport::Bytes greeting) override;
+  void accepted(std::unique_ptr<transport::Connection> connection) override;
+  void on_task() override;
+  void opened(Link& link, transport::Connection& connection);
+  void lose(Link& link);
+  void tell_lost(const handoff::NodeRef& peer);
+
+  transport::EventLoop& loop_;
+  transport::Network& network_;
+  const handoff::NodeRef self_;
+  PeerOwner& owner_;
+  std::unique_ptr<transport::Listener> listener_;
+  std::map<uint64_t, std::unique_ptr<Link>> links_;     // by our number
+  std::map<handoff::NodeRef, uint64_t> sending_;        // the one that frames for this peer take
+  std::map<transport::ConnectionId, std::unique_ptr<transport::Connection>> accepted_;  // for a moment: not opened yet
+  std::vector<handoff::NodeRef> lost_;                  // to be told, outside of any call
+  uint64_t next_link_ = 1;
+  Counter &frames_sent_, &frames_received_, &bytes_sent_, &bytes_received_, &losses_;
+};
+
+}  // namespace tandem::node
