@@ -70,6 +70,8 @@ sched::Request Reply::request_for(size_t prompt) const {
   }
   request.cache_salt = options.cache_salt;
   if (!options.stops.empty()) {
+    request.stop_strings = options.stops;
+    request.shows_special = !options.skip_special;
     const text::OutputTextOptions shown = {options.stops, options.include_stop, options.skip_special};
     request.make_stop_rule = [&tokenizer = context_.tokenizer, shown, ids = request.prompt] {
       return std::make_unique<text::TextStopRule>(tokenizer, shown, ids);

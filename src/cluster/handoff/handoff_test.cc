@@ -173,13 +173,16 @@ TEST_CASE("Reserve of a newer attempt: a filling target keeps what came, a decod
     t.fill();
     t.target.on_commit(commit_of(t.state, 1, 5), kP, t.out);
     std::vector<TokenEntry> batch;
-    t.target.on_tokens({{kRequest, 0, 0, 1, 6, 0, Finish::kNone}}, batch, t.out);
+    t.target.on_tokens({{kRequest, 0, 0, 1, 6, -0.5f, Finish::kNone, 3, {{6, -0.5f}, {7, -1.5f}}}}, batch, t.out);
     t.out.clear();
     t.target.on_reserve(reserve_for(state_with(20, {{5}}), 2, kQ), 10, t.out);
     CHECK(find<Running>(t.out)->attempt == 2);
     REQUIRE(find<TokenBatch>(t.out)->entries.size() == 1);
     CHECK(find<TokenBatch>(t.out)->entries[0].index == 1);
     CHECK(find<TokenBatch>(t.out)->entries[0].attempt == 2);
+    CHECK(find<TokenBatch>(t.out)->entries[0].logprob == -0.5f);  // told again as it was told
+    CHECK(find<TokenBatch>(t.out)->entries[0].rank == 3);
+    CHECK(find<TokenBatch>(t.out)->entries[0].top.size() == 2);
     CHECK(!t.target.is_mirrored());
   }
   SUBCASE("an older or equal one changes nothing") {

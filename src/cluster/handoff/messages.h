@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -16,7 +17,8 @@
 namespace tandem::handoff {
 
 enum class Role : uint8_t { kPrefill, kDecode, kMixed };
-enum class Finish : uint8_t { kNone, kStop, kLength };
+// kStop: by the token itself, an end token or a stop id; kStopRule: by a stop string that it completes.
+enum class Finish : uint8_t { kNone, kStop, kLength, kStopRule };
 enum class ReserveRefusal : uint8_t { kNoRoom, kDraining, kNeverFits, kUnknownFormat };
 
 // Bytes that a transport holds: where a received frame lies, or which block a frame is made of. Valid until the
@@ -51,6 +53,7 @@ struct RequestState {
   bool ignore_eos = false;
   std::vector<TokenId> stop_token_ids;
   std::vector<std::string> stop_strings;
+  bool shows_special = false;  // special tokens give text, which can complete a stop string
   std::string grammar_source, cache_salt;
   std::vector<ChoiceState> choices;
 };
@@ -61,8 +64,10 @@ struct TokenEntry {
   Attempt attempt = 0;
   uint32_t choice = 0, index = 0;  // index: of the choice's tokens, from 0
   TokenId token = 0;
-  float logprob = 0;
+  float logprob = 0;  // natural logarithm; with rank and top only when the request asks for log-probabilities
   Finish finish = Finish::kNone;
+  uint32_t rank = 0;  // 1: the most likely; 0: not said
+  std::vector<std::pair<TokenId, float>> top = {};  // the k best, best first
 };
 
 struct MirrorProgress {
@@ -90,6 +95,7 @@ struct Hello {
   Role role = Role::kMixed;
   uint64_t role_epoch = 0;
   uint32_t capacity_blocks = 0, credits = 0;
+  uint32_t private_blocks = 0;  // of capacity_blocks: kept for decode
 };
 struct Reserve {
   RequestId request;

@@ -6,16 +6,6 @@
 namespace tandem::handoff {
 namespace {
 
-TokenEntry entry_of(const RequestId& request, Attempt attempt, const RequestState& state, uint32_t c, uint32_t index) {
-  const ChoiceState& choice = state.choices[c];
-  TokenEntry entry{request, attempt, c, index, choice.tokens[index], 0, Finish::kNone};
-  // Which of the two ends it was, a repeated last token says by its place.
-  if (choice.is_finished && index + 1 == choice.tokens.size()) {
-    entry.finish = choice.tokens.size() >= state.max_tokens ? Finish::kLength : Finish::kStop;
-  }
-  return entry;
-}
-
 bool are_all_finished(const RequestState& state) {
   return std::all_of(state.choices.begin(), state.choices.end(), [](const ChoiceState& c) { return c.is_finished; });
 }
@@ -53,9 +43,10 @@ void Target::on_reserve(const Reserve& reserve, uint64_t landing, Actions& out) 
   }
   out.push_back(ToGateway{Running{request_, attempt_}});
   TokenBatch batch;
-  for (uint32_t c = 0; c < request_state_.choices.size() && c < reserve.shape.num_choices(); ++c) {
-    for (uint32_t i = reserve.shape.choice_tokens[c]; i < request_state_.choices[c].tokens.size(); ++i) {
-      batch.entries.push_back(entry_of(request_, attempt_, request_state_, c, i));
+  for (uint32_t c = 0; c < told_.size() && c < reserve.shape.num_choices(); ++c) {
+    for (TokenEntry& entry : told_[c]) {
+      entry.attempt = attempt_;
+      if (entry.index >= reserve.shape.choice_tokens[c]) batch.entries.push_back(entry);
     }
   }
   if (!batch.entries.empty()) out.push_back(ToGateway{std::move(batch)});
@@ -110,13 +101,12 @@ void Target::try_begin(Actions& out) {
     upto.push_back(static_cast<uint32_t>(request_state_.prompt.size() + choice.tokens.size()));
   }
   TokenBatch batch;
-  for (const TokenEntry& entry : commit_.first) {
+  told_.assign(request_state_.choices.size(), {});
+  for (TokenEntry& entry : commit_.first) {
     if (entry.choice >= request_state_.choices.size()) continue;
-    ChoiceState& choice = request_state_.choices[entry.choice];
-    choice.tokens.push_back(entry.token);
-    choice.is_finished = entry.finish != Finish::kNone;
-    batch.entries.push_back(entry);
-    batch.entries.back().attempt = attempt_;
+    entry.attempt = attempt_;
+    take(entry);
+    batch.entries.push_back(std::move(entry));
   }
   if (source_ != self_) {
     out.push_back(ToPeer{source_, CommitAck{request_, attempt_}});
@@ -126,6 +116,13 @@ void Target::try_begin(Actions& out) {
   out.push_back(ToGateway{std::move(batch)});
   if (are_all_finished(request_state_)) state_ = State::kEnded;
   else out.push_back(BeginDecode{request_state_});
+}
+
+void Target::take(const TokenEntry& entry) {
+  ChoiceState& choice = request_state_.choices[entry.choice];
+  choice.tokens.push_back(entry.token);
+  choice.is_finished = entry.finish != Finish::kNone;
+  told_[entry.choice].push_back(entry);
 }
 
 std::vector<uint32_t> Target::written() const {
@@ -141,13 +138,12 @@ std::vector<uint32_t> Target::written() const {
 void Target::on_tokens(const std::vector<TokenEntry>& tokens, std::vector<TokenEntry>& batch, Actions& out) {
   if (state_ != State::kDecoding) return;
   for (TokenEntry entry : tokens) {
-    ChoiceState& choice = request_state_.choices[entry.choice];
+    const ChoiceState& choice = request_state_.choices[entry.choice];
     if (choice.is_finished || entry.index != choice.tokens.size()) continue;
-    choice.tokens.push_back(entry.token);
-    choice.is_finished = entry.finish != Finish::kNone;
     entry.request = request_;
     entry.attempt = attempt_;
-    batch.push_back(entry);
+    take(entry);
+    batch.push_back(std::move(entry));
   }
   poll_mirror(out);
   if (are_all_finished(request_state_)) state_ = State::kEnded;

@@ -59,6 +59,7 @@ class Target {
  private:
   void answer_reserve(Actions& out);
   void try_begin(Actions& out);
+  void take(const TokenEntry& entry);
   std::vector<uint32_t> wanted_at_holder() const;  // positions, by choice; none of finished ones
   void poll_mirror(Actions& out);
 
@@ -73,6 +74,7 @@ class Target {
   bool is_gate_open_ = false;
   Commit commit_;
   RequestState request_state_;
+  std::vector<std::vector<TokenEntry>> told_;  // by choice: what the gateway was told, to be told again (Running)
   MirrorSender mirror_;
 };
 

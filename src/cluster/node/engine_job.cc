@@ -37,6 +37,7 @@ Finish accept_token(EngineChoice& choice, const sched::EndRule& end, TokenId tok
   choice.tokens.push_back(token);
   const auto finish = end.finish_of(token, choice.num_emitted(), choice.stop_rule.get());
   choice.is_finished = finish.has_value();
+  if (finish && finish->by_stop_rule) return Finish::kStopRule;
   if (finish) return finish->reason == sched::FinishReason::kStop ? Finish::kStop : Finish::kLength;
   choice.sampling.banned = end.banned_after(choice.num_emitted());
   return Finish::kNone;

@@ -129,9 +129,18 @@ sched::StepOutcome ModelEngine::execute() {
 }
 
 handoff::TokenEntry ModelEngine::entry_of(const Id& id, uint32_t choice, const EngineChoice& state,
-                                          const sched::ItemOutcome& outcome) const {
-  const float logprob = outcome.logprob ? outcome.logprob->logprob : 0;
-  return {id, 0, choice, state.num_emitted(), outcome.token, logprob, Finish::kNone};
+                                          sched::ItemOutcome& outcome) const {
+  handoff::TokenEntry entry;
+  entry.request = id;
+  entry.choice = choice;
+  entry.index = state.num_emitted();
+  entry.token = outcome.token;
+  if (outcome.logprob) {
+    entry.logprob = outcome.logprob->logprob;
+    entry.rank = outcome.logprob->rank;
+    entry.top = std::move(outcome.logprob->top);
+  }
+  return entry;
 }
 
 void ModelEngine::fail(const Id& id, Error error) {
@@ -151,7 +160,7 @@ void ModelEngine::apply(const Planned& planned, const sched::BatchItem& item, sc
     entry.finish = accept_token(choice, job.end, outcome.token);
     role::StepTokens& step = tokens_[planned.request];
     step.request = planned.request;
-    step.tokens.push_back(entry);
+    step.tokens.push_back(std::move(entry));
     return;
   }
   PrefillJob& job = prefills_.at(planned.request);
@@ -163,7 +172,7 @@ void ModelEngine::apply(const Planned& planned, const sched::BatchItem& item, sc
   // The job keeps the tokens whose KV it has; it is the target that goes on from the new one.
   choice.tokens.pop_back();
   choice.is_finished = false;
-  job.first[planned.choice] = entry;
+  job.first[planned.choice] = std::move(entry);
 }
 
 void ModelEngine::report_prefills(std::vector<role::EngineNews>& news) {

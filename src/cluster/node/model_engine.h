@@ -68,7 +68,7 @@ class ModelEngine {
   void fail(const Id& id, Error error);
   void report_prefills(std::vector<role::EngineNews>& news);
   handoff::TokenEntry entry_of(const Id& id, uint32_t choice, const EngineChoice& state,
-                               const sched::ItemOutcome& outcome) const;
+                               sched::ItemOutcome& outcome) const;
 
   const ModelEngineConfig config_;
   sched::StepExecutor& executor_;

@@ -150,7 +150,28 @@ TEST_CASE("a stop rule sees each token once, also those that were emitted elsewh
   rig.prefill(1, state, tables);
   Finish last = Finish::kNone;
   CHECK(rig.decode(1, state, tables, rig.sampled(1), last)[0].size() == 3);
-  CHECK(last == Finish::kStop);
+  CHECK(last == Finish::kStopRule);
+}
+
+TEST_CASE("log-probabilities come with a prefill's first tokens and with each later one, when they are asked for") {
+  Rig rig;
+  handoff::RequestState state = state_of(20, 1, 3);
+  const role::KvTables tables = rig.tables_of(state);
+  rig.prefill(1, state, tables);
+  CHECK(rig.sampled(1).first[0].rank == 0);
+  state.sampling.num_logprobs = 2;
+  rig.prefill(2, state, tables);
+  const handoff::TokenEntry first = rig.sampled(2).first[0];
+  CHECK(first.rank >= 1);
+  CHECK(first.top.size() == 2);
+  state.choices[0].tokens = {first.token};
+  rig.engine.start_decode({{0, 2}, state, tables});
+  const auto news = rig.engine.run_step();
+  REQUIRE(news.size() == 1);
+  const handoff::TokenEntry& later = std::get<role::StepTokens>(news[0]).tokens[0];
+  CHECK(later.rank >= 1);
+  CHECK(later.logprob < 0);
+  CHECK(later.top.size() == 2);
 }
 
 TEST_CASE("an item that fails alone ends its request; a step that fails once is run again") {

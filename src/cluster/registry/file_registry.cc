@@ -62,6 +62,9 @@ Result<NodeRecord> node_of(const JsonValue& value, const std::string& where) {
   TRY_ASSIGN(node.data, text_of(value, "data", where));
   const auto known_role = role_of(role);
   const auto known_state = state_of(state);
+  if (value.find("pid") != nullptr) {
+    TRY_ASSIGN(node.pid, number_of(value, "pid", where));
+  }
   if (node.id.empty()) return corrupt(where, "has an empty id");
   if (!known_role) return corrupt(where, "has an unknown role " + role);
   if (!known_state) return corrupt(where, "has an unknown state " + state);
@@ -78,6 +81,7 @@ std::string to_json(const View& view) {
   json.key("nodes").begin_array();
   for (const auto& [id, node] : view.nodes) {
     json.begin_object().key("id").string(id).key("incarnation").unsigned_integer(node.incarnation);
+    json.key("pid").unsigned_integer(node.pid);
     json.key("role").string(role_name(node.role)).key("role_epoch").unsigned_integer(node.role_epoch);
     json.key("state").string(state_name(node.state));
     json.key("control").string(node.control).key("data").string(node.data).end_object();

@@ -24,6 +24,7 @@ struct NodeRecord {
   NodeState state = NodeState::kStarting;
   std::string control;        // where gateways connect
   std::string data;           // where peers connect, as a transport's address
+  uint64_t pid = 0;           // of the process, on its machine; 0: not said
   bool operator==(const NodeRecord&) const = default;
 };
 

@@ -20,7 +20,7 @@ using handoff::Role;
 using Names = std::vector<std::string>;
 
 NodeRecord node(const std::string& id, Role role, uint64_t incarnation = 1) {
-  return {id, incarnation, role, 0, NodeState::kReady, "127.0.0.1:1", "tcp:127.0.0.1:2"};
+  return {id, incarnation, role, 0, NodeState::kReady, "127.0.0.1:1", "tcp:127.0.0.1:2", 42};
 }
 
 // A file in a folder that goes away with the object.
@@ -76,7 +76,7 @@ TEST_CASE("a node joins, changes and leaves; each change is a revision, and only
     CHECK(!registry.join(node("", Role::kMixed)));
     CHECK(registry.join(node("p0", Role::kPrefill))->role_epoch == 1);
     CHECK(view_of(registry).nodes.at("p0") == NodeRecord{"p0", 1, Role::kPrefill, 1, NodeState::kReady, "127.0.0.1:1",
-                                                         "tcp:127.0.0.1:2"});
+                                                         "tcp:127.0.0.1:2", 42});
     CHECK(!registry.poll(1)->has_value());
     CHECK(registry.set_state("p0", 2, NodeState::kDraining).error().code == ErrorCode::kNotFound);
     CHECK(registry.set_state("p1", 1, NodeState::kDraining).error().message == "no node is called p1");

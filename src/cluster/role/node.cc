@@ -40,7 +40,7 @@ void Node::on_hello(const std::string& gateway, uint64_t stream, const Hello& he
   last_beat_[gateway] = now;
   send_to_gateway(gateway,
                   Hello{1, config_.self, hello.session, config_.fingerprint, config_.role, config_.role_epoch,
-                        config_.pool.num_blocks, config_.credits},
+                        config_.pool.num_blocks, config_.credits, kv_.num_private()},
                   out);
 }
 

@@ -38,6 +38,8 @@ Finish take_finish(pb::Finish from) {
       return Finish::kNone;
     case pb::FINISH_LENGTH:
       return Finish::kLength;
+    case pb::FINISH_STOP_RULE:
+      return Finish::kStopRule;
     default:
       return Finish::kStop;
   }
@@ -51,6 +53,8 @@ pb::Finish put_finish(Finish from) {
       return pb::FINISH_STOP;
     case Finish::kLength:
       return pb::FINISH_LENGTH;
+    case Finish::kStopRule:
+      return pb::FINISH_STOP_RULE;
   }
   return pb::FINISH_STOP;
 }
@@ -225,6 +229,7 @@ void put(const handoff::RequestState& from, pb::RequestState& to) {
   to.set_ignore_eos(from.ignore_eos);
   to.mutable_stop_token_ids()->Add(from.stop_token_ids.begin(), from.stop_token_ids.end());
   for (const std::string& stop : from.stop_strings) to.add_stop_strings(stop);
+  to.set_shows_special(from.shows_special);
   to.set_grammar_source(from.grammar_source);
   to.set_cache_salt(from.cache_salt);
   for (const ChoiceState& choice : from.choices) {
@@ -251,6 +256,7 @@ Status take(const pb::RequestState& from, handoff::RequestState& to) {
   to.min_tokens = from.min_tokens();
   to.ignore_eos = from.ignore_eos();
   to.stop_strings.assign(from.stop_strings().begin(), from.stop_strings().end());
+  to.shows_special = from.shows_special();
   to.grammar_source = from.grammar_source();
   to.cache_salt = from.cache_salt();
   return Done{};
@@ -264,18 +270,32 @@ void put(const handoff::TokenEntry& from, pb::TokenEntry& to) {
   to.set_token(from.token);
   to.set_logprob(from.logprob);
   to.set_finish(put_finish(from.finish));
+  to.set_rank(from.rank);
+  for (const auto& [token, logprob] : from.top) {
+    to.add_top_tokens(token);
+    to.add_top_logprobs(logprob);
+  }
 }
 Status take(const pb::TokenEntry& from, handoff::TokenEntry& to) {
   TAKE(from, to, request);
   TRY(check_range("attempt", from.attempt(), 1, UINT32_MAX));
   TRY(check_range("choice", from.choice(), 0, kMaxChoices - 1));
   if (from.token() < 0) return bad_field("token", "is " + std::to_string(from.token()));
+  TRY(check_size("top_tokens", static_cast<size_t>(from.top_tokens_size()), kMaxTopLogprobs));
+  if (from.top_logprobs_size() != from.top_tokens_size()) {
+    return bad_field("top_logprobs", "and top_tokens differ in length");
+  }
+  for (int i = 0; i < from.top_tokens_size(); ++i) {
+    if (from.top_tokens(i) < 0) return bad_field("top_tokens", "holds the token " + std::to_string(from.top_tokens(i)));
+    to.top.emplace_back(from.top_tokens(i), from.top_logprobs(i));
+  }
   to.attempt = from.attempt();
   to.choice = from.choice();
   to.index = from.index();
   to.token = from.token();
   to.logprob = from.logprob();
   to.finish = take_finish(from.finish());
+  to.rank = from.rank();
   return Done{};
 }
 

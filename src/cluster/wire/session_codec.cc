@@ -124,6 +124,7 @@ void put(const Hello& from, pb::Hello& to) {
   to.set_role_epoch(from.role_epoch);
   to.set_capacity_blocks(from.capacity_blocks);
   to.set_credits(from.credits);
+  to.set_private_blocks(from.private_blocks);
 }
 Status take(const pb::Hello& from, Hello& to) {
   TRY(check_range("proto", from.proto(), 1, UINT32_MAX));
@@ -135,6 +136,7 @@ Status take(const pb::Hello& from, Hello& to) {
   to.role_epoch = from.role_epoch();
   to.capacity_blocks = from.capacity_blocks();
   to.credits = from.credits();
+  to.private_blocks = from.private_blocks();
   return Done{};
 }
 

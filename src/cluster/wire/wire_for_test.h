@@ -40,7 +40,7 @@ constexpr uint32_t kNumValues = 0;
 template <>
 constexpr uint32_t kNumValues<handoff::Role> = 3;
 template <>
-constexpr uint32_t kNumValues<handoff::Finish> = 3;
+constexpr uint32_t kNumValues<handoff::Finish> = 4;
 template <>
 constexpr uint32_t kNumValues<handoff::ReserveRefusal> = 4;
 template <>

@@ -12,6 +12,7 @@ constexpr size_t kMaxPeerBodyBytes = 16u << 20;
 constexpr uint32_t kMaxPayloadBytes = 64u << 20;  // of one Push or Mirror
 constexpr size_t kMaxNameBytes = 256;             // node ids, parts of a fingerprint, traceparent
 constexpr uint32_t kMaxChoices = 128;
+constexpr uint32_t kMaxTopLogprobs = 1024;        // of one token
 constexpr uint32_t kMaxBlockSize = 1u << 16;  // tokens
 constexpr uint32_t kMaxLayerGroups = 1u << 12;
 constexpr uint32_t kMaxTokens =

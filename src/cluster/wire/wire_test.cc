@@ -207,6 +207,62 @@ TEST_CASE("a newer peer's session messages: fields, values and kinds that are no
   CHECK(std::get<ReserveNo>(*decode_session(frame.SerializeAsString()).value()).reason == ReserveRefusal::kNoRoom);
 }
 
+TEST_CASE("an older peer's messages: fields that came later are absent and mean nothing") {
+  RandomMessages random(9);
+  TokenBatch batch;
+  batch.entries = {random.make<TokenEntry>()};
+  batch.entries[0].rank = 3;
+  batch.entries[0].top = {{5, -0.5f}, {9, -2.0f}};
+  Hello hello = random.make<Hello>();
+  hello.private_blocks = 7;
+  Hold hold = random.make<Hold>();
+  hold.state.shows_special = true;
+  pb::SessionFrame frame;
+  const auto without = [&](const SessionMessage& message, const auto& clear) {
+    REQUIRE(frame.ParseFromString(encode_session(message).value()));
+    clear();
+    const auto decoded = decode_session(frame.SerializeAsString());
+    REQUIRE_MESSAGE(decoded, (decoded ? "" : decoded.error().message));
+    return *decoded.value();
+  };
+  const SessionMessage old_batch = without(batch, [&] {
+    pb::TokenEntry& entry = *frame.mutable_token_batch()->mutable_entries(0);
+    entry.clear_rank();
+    entry.clear_top_tokens();
+    entry.clear_top_logprobs();
+  });
+  batch.entries[0].rank = 0;
+  batch.entries[0].top.clear();
+  CHECK(is_same(SessionMessage(batch), old_batch));
+  const SessionMessage old_hello = without(hello, [&] { frame.mutable_hello()->clear_private_blocks(); });
+  hello.private_blocks = 0;
+  CHECK(is_same(SessionMessage(hello), old_hello));
+  const SessionMessage old_hold = without(hold, [&] { frame.mutable_hold()->mutable_state()->clear_shows_special(); });
+  hold.state.shows_special = false;
+  CHECK(is_same(SessionMessage(hold), old_hold));
+}
+
+TEST_CASE("a token's best ones come in pairs, with tokens that there can be, and not too many") {
+  TokenBatch batch;
+  batch.entries.resize(1);
+  batch.entries[0].attempt = 1;
+  batch.entries[0].top.assign(kMaxTopLogprobs, {1, -1.0f});
+  const auto of_entry = [&](auto change) {
+    return session_fault(batch, [&](pb::SessionFrame& frame) {
+      change(*frame.mutable_token_batch()->mutable_entries(0));
+    });
+  };
+  CHECK(of_entry([](pb::TokenEntry&) {}) == "none");
+  CHECK(of_entry([](pb::TokenEntry& m) { m.add_top_logprobs(0); }) ==
+        "token_batch: entries: top_logprobs and top_tokens differ in length");
+  CHECK(of_entry([](pb::TokenEntry& m) { m.set_top_tokens(7, -2); }) ==
+        "token_batch: entries: top_tokens holds the token -2");
+  CHECK(of_entry([](pb::TokenEntry& m) {
+          m.add_top_tokens(1);
+          m.add_top_logprobs(0);
+        }) == "token_batch: entries: top_tokens has 1025 entries or bytes, at most 1024");
+}
+
 TEST_CASE("a peer header that is wrong is refused, and the field named") {
   RandomMessages random(6);
   const Push push = random.make<Push>();

@@ -31,6 +31,9 @@ struct Request {
   int64_t deadline_ns = 0;       // on the engine's Clock; 0: none. Infeasible: refused or ended with kDeadline
   std::string cache_salt;        // part of the prefix cache's key
   std::function<std::unique_ptr<StopRule>()> make_stop_rule;  // one rule per choice; empty: no stop strings
+  // What the rule goes by, for a generator that samples in another process and makes the rule there.
+  std::vector<std::string> stop_strings;
+  bool shows_special = false;    // special tokens give text, which can complete a stop string
 };
 
 // A token and how likely it was, from the raw logits (before penalties and temperature).
