@@ -33,6 +33,38 @@ TEST_CASE("reservations never exceed the private part, and their blocks are alwa
   CHECK(store.reserve(8));
 }
 
+TEST_CASE("blocks and reservations given back wait for the step that may still write them") {
+  KvStore store({4, 2, 16}, 4);
+  store.wait_for_steps();
+  KvTables stopped, next;
+  CHECK(store.reserve(2));
+  CHECK(store.fit(stopped, shape_of(state_with(32, 0), 16, 1), Part::kPrivate));
+  store.release(stopped);
+  store.unreserve(2);
+  store.flush(100);  // not sealed: the engine has not even been told
+  CHECK_FALSE(store.reserve(1));
+  store.seal(7);
+  store.flush(6);
+  CHECK(store.has_waiting());
+  CHECK_FALSE(store.fit(next, shape_of(state_with(48, 0), 16, 1), Part::kPrivate));
+  store.flush(7);
+  CHECK_FALSE(store.has_waiting());
+  CHECK(store.reserve(2));
+  CHECK(store.fit(next, shape_of(state_with(48, 0), 16, 1), Part::kPrivate));
+}
+
+TEST_CASE("a cut table's tail waits too") {
+  KvStore store({4, 4, 16}, 4);
+  store.wait_for_steps();
+  KvTables tables;
+  CHECK(store.fit(tables, shape_of(state_with(20, 40), 16, 1), Part::kPrivate));
+  CHECK(store.cut(tables, 0, 32) == 32);
+  CHECK(store.pool().num_free() == 0);
+  store.seal(1);
+  store.flush(1);
+  CHECK(store.pool().num_free() == 2);
+}
+
 TEST_CASE("what was published is matched by content, and cut so that no block that others read is written") {
   KvStore store({16, 4, 16}, 4);
   KvTables tables;

@@ -1,0 +1,139 @@
+#include "cluster/node/node_process.h"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "cluster/node/node_for_test.h"
+
+namespace tandem::node {
+namespace {
+
+using handoff::Role;
+
+handoff::RequestState state_of(uint32_t num_prompt, uint32_t num_choices, uint32_t max_tokens, uint64_t seed) {
+  handoff::RequestState state;
+  for (uint32_t i = 0; i < num_prompt; ++i) state.prompt.push_back(static_cast<TokenId>((i * 7 + seed * 31) % 900));
+  state.sampling.seed = seed;
+  state.max_tokens = max_tokens;
+  state.choices.resize(num_choices);
+  return state;
+}
+
+// A cluster in one process: real streams, real KV connections, real threads.
+struct Cluster {
+  explicit Cluster(const std::vector<std::pair<std::string, Role>>& roles, const std::string& transport) {
+    for (const auto& [id, role] : roles) {
+      const std::string address = transport == "tcp"  ? "tcp:127.0.0.1:0"
+                                  : transport == "shm" ? "shm:" + folder + "/" + id
+                                                       : "loop:" + id;
+      auto node = start_node(id, role, address, registry, &hub, clock);
+      REQUIRE(node);
+      nodes[id] = std::move(*node);
+    }
+    auto view = registry.poll(0);
+    REQUIRE(view);
+    REQUIRE(*view);
+    gateway = std::make_unique<TestGateway>(**view, clock);
+    REQUIRE(gateway->turn_until([&] {
+      return std::ranges::all_of(gateway->policy().links(),
+                                 [](const auto& link) { return link.second.state == role::LinkState::kOpen; });
+    }));
+  }
+  ~Cluster() {
+    gateway.reset();
+    nodes.clear();
+    std::filesystem::remove_all(folder);
+  }
+
+  // Mixed requests: short and long, one choice and more.
+  void submit(uint32_t count, uint32_t max_tokens) {
+    for (uint32_t i = 0; i < count; ++i) {
+      handoff::RequestState state = state_of(1 + i * 37 % 300, 1 + i % 3 / 2, max_tokens, i);
+      const handoff::RequestId id = gateway->submit(state);
+      for (uint32_t c = 0; c < state.choices.size(); ++c) expected[id].push_back(expected_tokens(state, c));
+    }
+  }
+  void check_answers() {
+    CHECK(gateway->errors.empty());
+    for (const auto& [id, choices] : expected) CHECK(gateway->answers.at(id) == choices);
+    CHECK(gateway->policy().num_mismatches() == 0);
+    CHECK(gateway->turn_until([&] {
+      return std::ranges::all_of(nodes, [](const auto& node) { return node.second->process->is_idle(); });
+    }));
+    for (const auto& [id, node] : nodes) {
+      const NodeLoad load = node->process->load();
+      CHECK(load.num_free_private == load.num_private);
+      CHECK(load.num_free_shared == load.num_shared);
+    }
+  }
+
+  std::string folder = [] {
+    std::string made = "/tmp/tandem-node-XXXXXX";
+    REQUIRE(mkdtemp(made.data()) != nullptr);
+    return made;
+  }();
+  SystemClock clock;
+  transport::LoopbackHub hub;
+  registry::MemoryRegistry registry;
+  std::map<std::string, std::unique_ptr<TestNode>> nodes;
+  std::unique_ptr<TestGateway> gateway;
+  std::map<handoff::RequestId, std::vector<std::vector<TokenId>>> expected;
+};
+
+TEST_CASE("node: handed over over each transport, every token is as in one process, and nothing stays behind") {
+  for (const char* transport : {"loop", "shm", "tcp"}) {
+    CAPTURE(transport);
+    Cluster cluster({{"p0", Role::kPrefill}, {"p1", Role::kPrefill}, {"d0", Role::kDecode}}, transport);
+    cluster.submit(20, 24);
+    CHECK(cluster.gateway->turn_until([&] { return cluster.gateway->num_open == 0; }));
+    cluster.check_answers();
+  }
+}
+
+TEST_CASE("node: mixed nodes serve alone and together") {
+  for (const auto& roles : {std::vector<std::pair<std::string, Role>>{{"m0", Role::kMixed}},
+                            {{"m0", Role::kMixed}, {"m1", Role::kMixed}}}) {
+    Cluster cluster(roles, "loop");
+    cluster.submit(12, 20);
+    CHECK(cluster.gateway->turn_until([&] { return cluster.gateway->num_open == 0; }));
+    cluster.check_answers();
+  }
+}
+
+TEST_CASE("node: one that goes without a word, at any moment, costs no token") {
+  using Roles = std::vector<std::pair<std::string, Role>>;
+  const Roles pair = {{"p0", Role::kPrefill}, {"p1", Role::kPrefill}, {"d0", Role::kDecode}, {"d1", Role::kDecode}};
+  const Roles mixed = {{"m0", Role::kMixed}, {"m1", Role::kMixed}, {"m2", Role::kMixed}};
+  uint64_t after = 1;
+  for (const auto& [roles, victim] : {std::pair{pair, "p0"}, {pair, "d0"}, {mixed, "m1"}}) {
+    for (int round = 0; round < 3; ++round) {
+      CAPTURE(victim);
+      CAPTURE(round);
+      Cluster cluster(roles, "loop");
+      cluster.submit(16, 40);
+      after = after * 5 % 257;
+      CHECK(cluster.gateway->turn_until([&] { return cluster.gateway->num_tokens() >= after; }));
+      cluster.nodes.erase(victim);
+      CHECK(cluster.gateway->turn_until([&] { return cluster.gateway->num_open == 0; }));
+      cluster.check_answers();
+    }
+  }
+}
+
+TEST_CASE("node: what cannot be listened on is an error that says so") {
+  registry::MemoryRegistry registry;
+  SystemClock clock;
+  transport::LoopbackHub hub;
+  const auto first = start_node("a", Role::kMixed, "loop:same", registry, &hub, clock);
+  REQUIRE(first);
+  const auto second = start_node("b", Role::kMixed, "loop:same", registry, &hub, clock);
+  REQUIRE_FALSE(second);
+  CHECK(second.error().message.find("same") != std::string::npos);
+  const auto third = start_node("c", Role::kMixed, "carrier:pigeon", registry, &hub, clock);
+  CHECK_FALSE(third);
+}
+
+}  // namespace
+}  // namespace tandem::node
