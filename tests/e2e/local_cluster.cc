@@ -30,11 +30,7 @@ struct LocalCluster::LocalNode {
 
 namespace {
 
-uint64_t checksum_of(const std::vector<uint8_t>& bytes) {
-  Hasher hasher;
-  hasher.update(bytes.data(), bytes.size());
-  return std::stoull(hasher.hex().substr(0, 16), nullptr, 16);
-}
+uint64_t checksum_of(const std::vector<uint8_t>& bytes) { return hash_64(bytes.data(), bytes.size()); }
 
 }  // namespace
 
@@ -179,13 +175,11 @@ void LocalCluster::act(LocalNode& node, role::NodeAction& action, const std::vec
     send_frame(node, block->peer, block->push, std::move(bytes));
   } else if (auto* mirror = std::get_if<role::SendKv>(&action)) {
     ++num_mirror_frames_;
-    // Whole blocks: positions lie at equal places at both ends, and what is beyond them is not read.
-    std::vector<uint8_t> bytes;
+    std::vector<uint8_t> bytes(mirror->frame.tokens.size() * node.model->kv_slot_bytes());
+    uint8_t* next = bytes.data();
     for (const role::Slots& slots : mirror->slots) {
-      for (uint32_t group = 0; group < node.num_layer_groups; ++group) {
-        const std::vector<uint8_t> part = node.read(slots.block, group);
-        bytes.insert(bytes.end(), part.begin(), part.end());
-      }
+      TANDEM_CHECK(static_cast<bool>(node.model->read_kv_slots(slots.block, slots.begin, slots.count, next)));
+      next += slots.count * node.model->kv_slot_bytes();
     }
     send_frame(node, mirror->peer, std::move(mirror->frame), std::move(bytes));
   } else if (const auto* copy = std::get_if<role::CopyBlock>(&action)) {
@@ -193,10 +187,8 @@ void LocalCluster::act(LocalNode& node, role::NodeAction& action, const std::vec
   } else if (const auto* kv = std::get_if<role::CopyKv>(&action)) {
     const uint8_t* next = payload.data();
     for (const role::Slots& slots : kv->slots) {
-      for (uint32_t group = 0; group < node.num_layer_groups; ++group) {
-        node.write(slots.block, group, next);
-        next += payload.size() / (kv->slots.size() * node.num_layer_groups);
-      }
+      TANDEM_CHECK(static_cast<bool>(node.model->write_kv_slots(slots.block, slots.begin, slots.count, next)));
+      next += slots.count * node.model->kv_slot_bytes();
     }
   } else if (auto* prefill = std::get_if<role::StartPrefill>(&action)) {
     node.engine->start_prefill(std::move(*prefill));

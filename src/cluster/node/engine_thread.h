@@ -1,6 +1,6 @@
 #pragma once
-// EngineThread: a ModelEngine on a thread of its own. Commands go in by a mailbox, read between two steps; news come out
-// by another. Sleeps when there is nothing to compute.
+// EngineThread: a ModelEngine on a thread of its own. Commands go in by a mailbox, read between two steps; news come
+// out by another. Sleeps when there is nothing to compute.
 
 #include <atomic>
 #include <cstdint>
@@ -24,8 +24,8 @@ class EngineThread {
  public:
   // `on_news`: called on the engine thread when news wait that nobody has been called for; it only wakes somebody.
   // References outlive it.
-  EngineThread(ModelEngineConfig config, sched::StepExecutor& executor, const Clock& clock, StopRuleMaker make_stop_rule,
-               std::function<void()> on_news);
+  EngineThread(ModelEngineConfig config, sched::StepExecutor& executor, const Clock& clock,
+               StopRuleMaker make_stop_rule, std::function<void()> on_news);
   ~EngineThread();  // waits for the step under way
 
   // The rest is for one other thread, the node's.

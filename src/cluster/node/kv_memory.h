@@ -1,6 +1,6 @@
 #pragma once
-// KvMemory: the bytes of a node's KV pool, as the data plane moves them. What a part or a slot looks like is the device's
-// business; two nodes with one fingerprint agree on it.
+// KvMemory: the bytes of a node's KV pool, as the data plane moves them. What a part or a slot looks like is the
+// device's business; two nodes with one fingerprint agree on it.
 
 #include <cstddef>
 #include <cstdint>

@@ -29,8 +29,8 @@ inline uint64_t mixed(uint64_t a, uint64_t b) {
   return x ^ (x >> 32);
 }
 
-// One word per position and layer group. The engine and the node's thread touch different words at any time; that they do
-// is what the thread sanitizer sees here.
+// One word per position and layer group. The engine and the node's thread touch different words at any time; whether
+// they do is what the thread sanitizer sees here.
 class HashMemory final : public KvMemory {
  public:
   uint64_t& word(kv::BlockId block, uint32_t group, uint32_t slot) {

@@ -79,7 +79,8 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
   void on_timer() override;
   void on_news();
   void poll_registry();
-  void on_session_message(const std::string& gateway, uint64_t stream, const handoff::SessionMessage& message) override {
+  void on_session_message(const std::string& gateway, uint64_t stream,
+                          const handoff::SessionMessage& message) override {
     with_node([&](role::NodeActions& out) { node_->on_session_message(gateway, stream, message, now(), out); });
   }
   void on_session_closed(const std::string& gateway, uint64_t stream) override {

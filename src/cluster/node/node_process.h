@@ -34,7 +34,7 @@ struct NodeLoad {
   uint32_t num_free_private = 0, num_private = 0, num_free_shared = 0, num_shared = 0;  // blocks
 };
 
-// Threads: the engine's, and one for everything else, so that beats go out while a step runs. All calls from any thread.
+// Threads: the engine's, and one for everything else, so that beats go out while a step runs. Calls from any thread.
 class NodeProcess {
  public:
   // Listens, joins the registry as ready, and serves. References outlive it. Errors: an address that cannot be listened

@@ -1,6 +1,6 @@
 #pragma once
 // PeerLinks: a node's KV data plane. One connection per pair of processes, opened by who needs it first; frames in the
-// order of the calls. A connection that breaks is told once per peer and never repaired here: what follows is a new one.
+// order of the calls. A connection that breaks is told once per peer and never repaired here: what follows is another.
 
 #include <cstdint>
 #include <deque>

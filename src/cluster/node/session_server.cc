@@ -45,7 +45,8 @@ void SessionServer::take_events() {
 void SessionServer::on_frame(Stream& stream, const std::string& frame) {
   auto message = wire::decode_session(frame);
   if (!message) {
-    log_warning("cluster/node", "not a session message", {{"peer", stream.rpc->peer()}, {"why", message.error().message}});
+    log_warning("cluster/node", "not a session message",
+                {{"peer", stream.rpc->peer()}, {"why", message.error().message}});
     return stream.rpc->abort();
   }
   if (!*message) return;  // a kind of the next version

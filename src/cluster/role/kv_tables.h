@@ -60,9 +60,9 @@ class KvStore {
   // others read beyond that. Returns the positions that are left.
   uint32_t cut(KvTables& tables, uint32_t choice, uint32_t num_positions);
 
-  // Where an engine computes beside the node, a step under way may still write to the blocks of a job that has just been
-  // stopped. From here on, what is given back waits until that step has ended: seal() once the stop is with the engine,
-  // naming the newest step that may not know of it, and flush() as steps end.
+  // Where an engine computes beside the node, a step under way may still write to the blocks of a job that has just
+  // been stopped. From here on, what is given back waits until that step has ended: seal() once the stop is with the
+  // engine, naming the newest step that may not know of it, and flush() as steps end.
   void wait_for_steps() { waits_for_steps_ = true; }
   void seal(uint64_t newest_step);
   void flush(uint64_t num_ended);

@@ -1,8 +1,10 @@
 #include "compute/device/device.h"
 
 #include <dlfcn.h>
+
 #include <string.h>
 
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,12 @@ Status run(Call call) {
   td_message message{};
   return to_status(call(&message), message);
 }
+
+constexpr size_t kFirstTableBytes = offsetof(td_plugin, kv_slot_bytes);  // of ABI 1.0
+
+bool knows_slots(const td_plugin& table) { return table.size_bytes >= sizeof(td_plugin); }
+
+Error no_slots() { return {ErrorCode::kInvalidArgument, "this device moves KV in whole blocks only"}; }
 
 // The first entry without a default that the table leaves out, or a group of which only some are there; empty: none.
 std::string missing_entry(const td_plugin& t) {
@@ -57,6 +65,11 @@ std::string missing_entry(const td_plugin& t) {
   const int num_event_entries = (t.event_create != nullptr) + (t.event_destroy != nullptr) +
                                 (t.event_record != nullptr) + (t.event_wait != nullptr) + (t.event_query != nullptr);
   if (num_event_entries != 0 && num_event_entries != 5) return "all five event entries together";
+  if (knows_slots(t)) {
+    const int num_slot_entries =
+        (t.kv_slot_bytes != nullptr) + (t.kv_read_slots != nullptr) + (t.kv_write_slots != nullptr);
+    if (num_slot_entries != 0 && num_slot_entries != 3) return "all three KV slot entries together";
+  }
   return {};
 }
 
@@ -71,7 +84,7 @@ Status to_status(td_status status, const td_message& message) {
 Result<Plugin> Plugin::from_entry(td_plugin_entry entry) {
   const td_plugin* table = entry();
   if (table == nullptr) return Error{ErrorCode::kInternal, "the plug-in returned no table"};
-  if (table->abi_major != TD_ABI_MAJOR || table->size_bytes < sizeof(td_plugin)) {
+  if (table->abi_major != TD_ABI_MAJOR || table->size_bytes < kFirstTableBytes) {
     return Error{ErrorCode::kInvalidArgument,
                  std::string("plug-in ") + (table->name != nullptr ? table->name : "?") + " speaks ABI " +
                      std::to_string(table->abi_major) + "." + std::to_string(table->abi_minor) + " (" +
@@ -268,6 +281,26 @@ Result<Event> Device::create_event() {
 
 uint64_t Device::row_bytes(td_format format, uint32_t columns) const {
   return table_->row_bytes(device_, format, columns);
+}
+
+uint64_t Device::kv_slot_bytes(const td_kv_layout& layout) const {
+  return knows_slots(*table_) && table_->kv_slot_bytes != nullptr ? table_->kv_slot_bytes(device_, &layout) : 0;
+}
+
+Status Device::read_kv_slots(const void* kv, const td_kv_layout& layout, uint32_t block, uint32_t begin, uint32_t count,
+                             void* to_host) {
+  if (kv_slot_bytes(layout) == 0) return no_slots();
+  return run([&](td_message* error) {
+    return table_->kv_read_slots(device_, kv, &layout, block, begin, count, to_host, error);
+  });
+}
+
+Status Device::write_kv_slots(void* kv, const td_kv_layout& layout, uint32_t block, uint32_t begin, uint32_t count,
+                              const void* from_host) {
+  if (kv_slot_bytes(layout) == 0) return no_slots();
+  return run([&](td_message* error) {
+    return table_->kv_write_slots(device_, kv, &layout, block, begin, count, from_host, error);
+  });
 }
 
 Status Device::fill_kv_layout(td_kv_layout& layout) {

@@ -140,6 +140,12 @@ class Device {
 
   uint64_t row_bytes(td_format format, uint32_t columns) const;
   Status fill_kv_layout(td_kv_layout& layout);
+  // 0: this device moves KV in whole blocks only, and the next two are kInvalidArgument. `kv`: of the pool.
+  uint64_t kv_slot_bytes(const td_kv_layout& layout) const;
+  Status read_kv_slots(const void* kv, const td_kv_layout& layout, uint32_t block, uint32_t begin, uint32_t count,
+                       void* to_host);
+  Status write_kv_slots(void* kv, const td_kv_layout& layout, uint32_t block, uint32_t begin, uint32_t count,
+                        const void* from_host);
   Result<uint64_t> weight_pack_size(const td_weight_desc& desc);
   Status weight_pack(const td_weight_desc& desc, void* host);
   Status op_supported(const td_op& op, const td_weight* weights);

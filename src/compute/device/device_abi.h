@@ -7,7 +7,8 @@
  *  - A call returns TD_OK or a td_status; on failure it writes one line into `error` when that is not null.
  *  - Pointers passed in are borrowed for the call unless the entry says otherwise. Device addresses are `void*`;
  *    the host may follow them only when td_properties.host_visible is set.
- *  - A device may be used by one thread at a time; different devices by different threads.
+ *  - A device may be used by one thread at a time, where the entry does not say more; different devices by different
+ *    threads.
  *  - Work on one stream runs in the order given. What a launch reads (td_bindings and all it points to) must stay
  *    unchanged until the stream has passed it.
  *  - The table only grows at its end, by optional entries; td_plugin.size_bytes says how much of it the plug-in knows.
@@ -25,7 +26,7 @@ extern "C" {
 #endif
 
 #define TD_ABI_MAJOR 1
-#define TD_ABI_MINOR 0
+#define TD_ABI_MINOR 1
 
 typedef enum td_status {
   TD_OK = 0,
@@ -300,6 +301,15 @@ typedef struct td_plugin {
   td_status (*plan_create)(td_device* device, const td_plan_desc* desc, td_plan** plan, td_message* error);
   td_status (*plan_launch)(td_stream* stream, td_plan* plan, const td_bindings* bindings, td_message* error);
   void (*plan_destroy)(td_plan* plan);
+
+  /* Since 1.1. (optional, all together; default: KV moves between nodes in whole blocks only) Slots [begin, begin +
+   * count) of one block, all layers and heads, to and from host memory, slot by slot: kv_slot_bytes each. Exactly these
+   * bytes are read or written. Any thread, also beside a launch that does not write them. */
+  uint64_t (*kv_slot_bytes)(td_device* device, const td_kv_layout* layout);
+  td_status (*kv_read_slots)(td_device* device, const void* kv, const td_kv_layout* layout, uint32_t block,
+                             uint32_t begin, uint32_t count, void* to_host, td_message* error);
+  td_status (*kv_write_slots)(td_device* device, void* kv, const td_kv_layout* layout, uint32_t block, uint32_t begin,
+                              uint32_t count, const void* from_host, td_message* error);
 } td_plugin;
 
 typedef const td_plugin* (*td_plugin_entry)(void);

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -36,8 +38,8 @@ TEST_CASE("a plug-in of another ABI, a shorter table or none is refused with bot
   auto newer = Plugin::from_entry(fake.entry());
   REQUIRE(!newer);
   CHECK(newer.error().code == ErrorCode::kInvalidArgument);
-  CHECK(newer.error().message == "plug-in fake speaks ABI 2.0 (" + std::to_string(sizeof(td_plugin)) +
-                                     " bytes), this program 1.0 (" + std::to_string(sizeof(td_plugin)) + " bytes)");
+  CHECK(newer.error().message == "plug-in fake speaks ABI 2.1 (" + std::to_string(sizeof(td_plugin)) +
+                                     " bytes), this program 1.1 (" + std::to_string(sizeof(td_plugin)) + " bytes)");
   fake.table().abi_major = TD_ABI_MAJOR;
   fake.table().size_bytes = 64;
   auto shorter = Plugin::from_entry(fake.entry());
@@ -50,6 +52,18 @@ TEST_CASE("a plug-in of another ABI, a shorter table or none is refused with bot
   CHECK(!Plugin::from_entry([]() -> const td_plugin* { return nullptr; }));
 }
 
+TEST_CASE("a table of ABI 1.0 works without what came later, whatever lies behind its end") {
+  FakeDevice fake;
+  fake.table().size_bytes = offsetof(td_plugin, kv_slot_bytes);
+  fake.table().abi_minor = 0;
+  fake.table().kv_slot_bytes = [](td_device*, const td_kv_layout*) -> uint64_t { std::abort(); };
+  Device device = open_fake(fake);
+  td_kv_layout layout{};
+  CHECK(device.kv_slot_bytes(layout) == 0);
+  CHECK(device.read_kv_slots(nullptr, layout, 0, 0, 1, nullptr).error().message ==
+        "this device moves KV in whole blocks only");
+}
+
 TEST_CASE("a table without an entry that has no default, or with half a group of entries, is refused by name") {
   const auto complaint = [](const std::function<void(td_plugin&)>& spoil) {
     FakeDevice fake;
@@ -57,6 +71,9 @@ TEST_CASE("a table without an entry that has no default, or with half a group of
     const auto plugin = Plugin::from_entry(fake.entry());
     return plugin ? std::string("accepted") : plugin.error().message;
   };
+  CHECK(complaint([](td_plugin& t) {
+          t.kv_slot_bytes = [](td_device*, const td_kv_layout*) -> uint64_t { return 8; };
+        }) == "plug-in fake lacks all three KV slot entries together");
   CHECK(complaint([](td_plugin& t) { t.memory_free = nullptr; }) == "plug-in fake lacks memory_free");
   CHECK(complaint([](td_plugin& t) { t.weight_pack = nullptr; }) == "plug-in fake lacks weight_pack");
   CHECK(complaint([](td_plugin& t) { t.host_free = t.memory_free; }) == "plug-in fake lacks host_alloc with host_free");

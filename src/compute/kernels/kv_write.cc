@@ -166,6 +166,55 @@ void kv_read(tk_kv_kind kind, uint32_t head_dim, const void* tile, uint32_t slot
   }
 }
 
+namespace {
+
+// Calls copy(offset in the tile, offset in the packed slot) for each element of the slot's keys, values and scales.
+template <typename T, typename Offset, typename Copy>
+void visit(uint32_t count, uint32_t tile_offset, uint32_t& packed, const Offset& offset_of, const Copy& copy) {
+  for (uint32_t i = 0; i < count; ++i, packed += sizeof(T)) {
+    copy.template operator()<T>(tile_offset + offset_of(i) * sizeof(T), packed);
+  }
+}
+
+template <typename Copy>
+void visit_slot(tk_kv_kind kind, Slot at, const Copy& copy) {
+  const uint32_t dim = at.dim, values = tk_kv_v_offset(kind, dim);
+  uint32_t packed = 0;
+  switch (kind) {
+    case TK_KV_BF16:
+      visit<uint16_t>(dim, 0, packed, [&](uint32_t d) { return at.k_pair(d); }, copy);
+      visit<uint16_t>(dim, values, packed, [&](uint32_t d) { return at.v_pair(d); }, copy);
+      return;
+    case TK_KV_F32:
+      visit<uint32_t>(dim, 0, packed, [&](uint32_t d) { return at.k_single(d); }, copy);
+      visit<uint32_t>(dim, values, packed, [&](uint32_t d) { return at.v_single(d); }, copy);
+      return;
+    case TK_KV_INT8: {
+      const auto scale = [&](uint32_t block) { return block * 16 + at.slot; };
+      visit<uint8_t>(dim, 0, packed, [&](uint32_t d) { return at.k_quad(d); }, copy);
+      visit<uint8_t>(dim, values, packed, [&](uint32_t d) { return at.v_pair(d); }, copy);
+      visit<uint16_t>(dim / TK_SCALE_BLOCK, tk_kv_k_scales_offset(dim), packed, scale, copy);
+      visit<uint16_t>(dim / TK_SCALE_BLOCK, tk_kv_v_scales_offset(dim), packed, scale, copy);
+    }
+  }
+}
+
+}  // namespace
+
+void kv_slot_out(tk_kv_kind kind, uint32_t head_dim, const void* tile, uint32_t slot, void* to) {
+  TANDEM_CHECK(tk_kv_is_supported(kind, head_dim) && slot < TK_TILE_TOKENS);
+  visit_slot(kind, {head_dim, slot}, [&]<typename T>(size_t at, size_t packed) {
+    std::memcpy(static_cast<uint8_t*>(to) + packed, static_cast<const uint8_t*>(tile) + at, sizeof(T));
+  });
+}
+
+void kv_slot_in(tk_kv_kind kind, uint32_t head_dim, void* tile, uint32_t slot, const void* from) {
+  TANDEM_CHECK(tk_kv_is_supported(kind, head_dim) && slot < TK_TILE_TOKENS);
+  visit_slot(kind, {head_dim, slot}, [&]<typename T>(size_t at, size_t packed) {
+    std::memcpy(static_cast<uint8_t*>(tile) + at, static_cast<const uint8_t*>(from) + packed, sizeof(T));
+  });
+}
+
 float query_scale(float softmax_scale) { return softmax_scale * TK_LOG2E; }
 
 bool prepare_query(tk_kv_kind kind, uint32_t head_dim, float query_scale, const float* q, void* out) {

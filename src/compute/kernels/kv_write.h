@@ -18,6 +18,10 @@ namespace tandem::kernels {
 // The stored values of a slot, as attention reads them. For inspection and tests.
 void kv_read(tk_kv_kind kind, uint32_t head_dim, const void* tile, uint32_t slot, float* k, float* v);
 
+// The bytes of one slot, packed: tile bytes / 16. To and from a tile, neither more nor less than the slot's own bytes.
+void kv_slot_out(tk_kv_kind kind, uint32_t head_dim, const void* tile, uint32_t slot, void* to);
+void kv_slot_in(tk_kv_kind kind, uint32_t head_dim, void* tile, uint32_t slot, const void* from);
+
 // fl(scale * log2 e), by which queries are multiplied; scale is the model's softmax scale, mostly 1 / sqrt(head_dim).
 float query_scale(float softmax_scale);
 

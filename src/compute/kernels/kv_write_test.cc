@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "compute/kernels/denormals_off.h"
@@ -87,6 +89,27 @@ TEST_CASE("rows come back as the contract rounds them, and slots do not touch ea
         CHECK(v == (kind == TK_KV_F32 ? v_in : kind == TK_KV_BF16 ? stored_bf16(v_in) : stored_int8(v_in)));
       }
     }
+  }
+}
+
+TEST_CASE("a slot's packed bytes are all of it and nothing of its neighbours") {
+  for (const auto& [kind, dim] : {std::pair{TK_KV_BF16, 80u}, {TK_KV_F32, 64u}, {TK_KV_INT8, 96u}}) {
+    CAPTURE(kind);
+    const uint32_t tile_bytes = tk_kv_tile_bytes(kind, dim), slot_bytes = tile_bytes / 16;
+    std::vector<uint8_t> tile(tile_bytes), copy(tile_bytes, 0xAA), before, packed(slot_bytes);
+    for (uint32_t slot = 0; slot < 16; ++slot) {
+      REQUIRE(kv_write(kind, dim, random_floats(slot, dim, 3).data(), random_floats(100 + slot, dim, 3).data(),
+                       tile.data(), slot));
+    }
+    for (const uint32_t slot : {5u, 0u, 15u, 4u, 1u, 2u, 3u, 6u, 7u, 8u, 9u, 10u, 11u, 12u, 13u, 14u}) {
+      before = copy;
+      kv_slot_out(kind, dim, tile.data(), slot, packed.data());
+      kv_slot_in(kind, dim, copy.data(), slot, packed.data());
+      const auto num_changed = static_cast<uint32_t>(std::inner_product(
+          copy.begin(), copy.end(), before.begin(), 0, std::plus<>(), [](uint8_t a, uint8_t b) { return a != b; }));
+      CHECK(num_changed <= slot_bytes);
+    }
+    CHECK(copy == tile);  // 16 slots, each with its sixteenth of the bytes, are the whole tile
   }
 }
 

@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "compute/kernels/denormals_off.h"
 #include "compute/kernels/fingerprint.h"
+#include "compute/kernels/kv_write.h"
 #include "plugins/cpu/cpu_plan.h"
 #include "plugins/cpu/weights.h"
 
@@ -183,6 +184,53 @@ uint64_t row_bytes(td_device* /*device*/, uint32_t format, uint32_t columns) {
   return tandem::kernels::tk_activation_row_bytes(tandem::cpu::rows_kind(format), columns);
 }
 
+uint64_t kv_slot_bytes(td_device* /*device*/, const td_kv_layout* layout) {
+  const uint32_t tile_bytes = tandem::kernels::tk_kv_tile_bytes(layout->kind, layout->head_dim);
+  return uint64_t{layout->num_layers} * layout->num_kv_heads * (tile_bytes / tandem::kernels::TK_TILE_TOKENS);
+}
+
+// Calls copy(tile, slot of the tile, offset in the host's bytes) for each head of each slot.
+template <typename Copy>
+td_status for_slots(const td_kv_layout& layout, uint32_t block, uint32_t begin, uint32_t count, td_message* error,
+                    const Copy& copy) {
+  using namespace tandem::kernels;
+  return guarded(error, [&]() -> Status {
+    if (begin > layout.block_tokens || count > layout.block_tokens - begin) {
+      return Error{ErrorCode::kInvalidArgument, "KV slots beyond the end of their block"};
+    }
+    const uint64_t tile_bytes = tk_kv_tile_bytes(layout.kind, layout.head_dim);
+    uint64_t host = 0;
+    for (uint32_t slot = begin; slot < begin + count; ++slot) {
+      for (uint32_t layer = 0; layer < layout.num_layers; ++layer) {
+        for (uint32_t head = 0; head < layout.num_kv_heads; ++head, host += tile_bytes / TK_TILE_TOKENS) {
+          copy(block * layout.block_stride + layer * layout.layer_stride + head * layout.head_stride +
+                   slot / TK_TILE_TOKENS * tile_bytes,
+               slot % TK_TILE_TOKENS, host);
+        }
+      }
+    }
+    return Done{};
+  });
+}
+
+td_status kv_read_slots(td_device* /*device*/, const void* kv, const td_kv_layout* layout, uint32_t block,
+                        uint32_t begin, uint32_t count, void* to_host, td_message* error) {
+  const auto kind = static_cast<tandem::kernels::tk_kv_kind>(layout->kind);
+  return for_slots(*layout, block, begin, count, error, [&](uint64_t tile, uint32_t slot, uint64_t host) {
+    tandem::kernels::kv_slot_out(kind, layout->head_dim, static_cast<const uint8_t*>(kv) + tile, slot,
+                                 static_cast<uint8_t*>(to_host) + host);
+  });
+}
+
+td_status kv_write_slots(td_device* /*device*/, void* kv, const td_kv_layout* layout, uint32_t block, uint32_t begin,
+                         uint32_t count, const void* from_host, td_message* error) {
+  const auto kind = static_cast<tandem::kernels::tk_kv_kind>(layout->kind);
+  return for_slots(*layout, block, begin, count, error, [&](uint64_t tile, uint32_t slot, uint64_t host) {
+    tandem::kernels::kv_slot_in(kind, layout->head_dim, static_cast<uint8_t*>(kv) + tile, slot,
+                                static_cast<const uint8_t*>(from_host) + host);
+  });
+}
+
 td_status kv_layout(td_device* /*device*/, td_kv_layout* layout, td_message* error) {
   using namespace tandem::kernels;
   return guarded(error, [&]() -> Status {
@@ -262,6 +310,9 @@ td_plugin make_table() {
   table.plan_create = plan_create;
   table.plan_launch = plan_launch;
   table.plan_destroy = plan_destroy;
+  table.kv_slot_bytes = kv_slot_bytes;
+  table.kv_read_slots = kv_read_slots;
+  table.kv_write_slots = kv_write_slots;
   return table;
 }
 

@@ -71,6 +71,16 @@ Status ModelRunner::write_kv(kv::BlockId block, uint32_t layer, uint32_t num_lay
   return stream_->synchronize();
 }
 
+Status ModelRunner::read_kv_slots(kv::BlockId block, uint32_t begin, uint32_t count, void* to) {
+  TANDEM_CHECK(kv::index(block) < num_blocks_);
+  return device_.read_kv_slots(kv_.address(), kv_layout_, kv::index(block), begin, count, to);
+}
+
+Status ModelRunner::write_kv_slots(kv::BlockId block, uint32_t begin, uint32_t count, const void* from) {
+  TANDEM_CHECK(kv::index(block) < num_blocks_);
+  return device_.write_kv_slots(kv_.address(), kv_layout_, kv::index(block), begin, count, from);
+}
+
 Status ModelRunner::run_body(const sched::Batch& batch) {
   token_ids_.clear();
   sequences_.clear();

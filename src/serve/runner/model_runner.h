@@ -62,6 +62,11 @@ class ModelRunner final : public sched::StepExecutor {
   // for blocks that the running step does not write; else from the engine's thread.
   Status read_kv(kv::BlockId block, uint32_t layer, uint32_t num_layers, void* to);
   Status write_kv(kv::BlockId block, uint32_t layer, uint32_t num_layers, const void* from);
+  // Positions [begin, begin + count) of a block, all layers, kv_slot_bytes() each: exactly their bytes, so also of a
+  // block whose other positions the running step writes. kv_slot_bytes() 0: this device has no such copies.
+  uint64_t kv_slot_bytes() const { return device_.kv_slot_bytes(kv_layout_); }
+  Status read_kv_slots(kv::BlockId block, uint32_t begin, uint32_t count, void* to);
+  Status write_kv_slots(kv::BlockId block, uint32_t begin, uint32_t count, const void* from);
 
   // For measurements: `observer` sees every row of logits that a step computes, with the batch's item and the position
   // of the row. Empty: none.
@@ -74,6 +79,7 @@ class ModelRunner final : public sched::StepExecutor {
   uint32_t max_model_len() const { return max_model_len_; }  // lowered when the pool is smaller
   uint32_t vocab_size() const { return config_.vocab; }
   const td_kv_layout& kv_layout() const { return kv_layout_; }
+  bool has_host_visible_kv() const { return is_host_visible_; }
   // Hash of the device's self-test, the RoPE table, formats and the model's kind (docs/numerics.md): nodes of equal
   // fingerprints give equal bits.
   const std::string& fingerprint() const { return fingerprint_; }
