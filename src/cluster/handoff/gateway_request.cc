@@ -269,7 +269,7 @@ void GatewayRequest::send_prefill(const ReserveOk& ok, const Context& context) {
   entered_at_ = context.now;
   send(context, source_.id,
        Prefill{id_, attempt_, target_, ok.landing, ok.kv_token, ok.have, current_state(),
-               left_ms(options_.deadline, context.now), 0, ""});
+               left_ms(options_.deadline, context.now), static_cast<uint32_t>(options_.priority), ""});
 }
 
 // The refusing node made no state, so the same attempt may go to another target.
@@ -315,6 +315,7 @@ void GatewayRequest::on_token(const std::string& node, const TokenEntry& entry, 
   const bool is_wanted = phase_ == Phase::kPrefilling || phase_ == Phase::kDecoding ||
                          (phase_ == Phase::kReserving && is_from_target);
   if (!test_only.has_no_attempt_fence && (is_late || !is_wanted || (!is_from_target && !is_first))) {
+    ++num_stale_;
     // Dropped. Equal numerics mean that it is the same token, so one that is already out can still be compared.
     const auto& choices = judge_.choices();
     if (entry.choice < choices.size() && entry.index < choices[entry.choice].tokens.size() &&

@@ -5,6 +5,7 @@
 //   Queued -Reserve-> Reserving -ReserveOk/Prefill-> Prefilling -first TokenBatch of the target-> Decoding -> Done
 //   any -no pair of nodes-> Waiting
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -80,6 +81,7 @@ class GatewayRequest {
     bool does_holder_adopt = true;
     uint32_t final_tokens = 0;    // predicted length of the longest choice
     Nanos deadline = INT64_MAX;   // the client's
+    int32_t priority = 0;         // lower goes first
   };
 
   // `state.choices` has an empty entry for each choice; the seed is set.
@@ -108,8 +110,21 @@ class GatewayRequest {
   bool is_moving() const { return move_to_.has_value(); }
   bool is_protected() const { return !holder_.id.empty(); }
   bool involves(const std::string& node) const;
+  // The nodes that it involves; some more than once.
+  template <class Visit>
+  void for_each_node(const Visit& visit) const {
+    for (const NodeRef* node : {&source_, &target_, &holder_}) {
+      if (!node->id.empty()) visit(node->id);
+    }
+    for (const std::string& node : touched_) visit(node);
+  }
+  // Where it stands among those that are queued: lower goes first.
+  Nanos queue_rank(Nanos priority_step) const {
+    return entered_at_ + std::clamp(options_.priority, -10000, 10000) * priority_step;
+  }
   const TokenJudge& judge() const { return judge_; }
   uint64_t num_mismatches() const { return num_mismatches_; }
+  uint64_t num_stale() const { return num_stale_; }  // tokens that were not of the current attempt
   RequestState current_state() const;  // with the tokens emitted so far
 
   // For tests of the harness only: rules left out.
@@ -147,7 +162,7 @@ class GatewayRequest {
   bool never_fits_ = true;              // all of them said so
   std::set<std::string> avoided_source_;
   std::optional<NodeRef> move_to_;
-  uint64_t num_mismatches_ = 0;
+  uint64_t num_mismatches_ = 0, num_stale_ = 0;
 };
 
 }  // namespace tandem::handoff

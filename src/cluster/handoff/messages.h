@@ -128,7 +128,7 @@ struct Prefill {
   uint64_t landing = 0, kv_token = 0;
   PartSet have;
   RequestState state;
-  uint32_t deadline_left_ms = 0, priority = 0;
+  uint32_t deadline_left_ms = 0, priority = 0;  // priority: an int32_t's bits, lower goes first
   std::string traceparent;
 };
 struct First {

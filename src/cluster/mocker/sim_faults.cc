@@ -284,6 +284,9 @@ void SimCluster::check_running() {
                std::to_string(kv.num_private()) + " private blocks, and charged " + std::to_string(charged));
     }
   }
+  for (const SimGateway& gateway : gateways_) {
+    if (gateway.policy) gateway.policy->check_invariants();
+  }
 }
 
 void SimCluster::check_at_rest() {

@@ -9,13 +9,21 @@ namespace tandem::role {
 using namespace handoff;
 
 template <class Event>
-void Gateway::with_request(const RequestId& id, Nanos now, GatewayOuts& out, const Event& event) {
+void Gateway::with_request(const RequestId& id, Nanos now, GatewayOuts& out, Cause cause, const Event& event) {
   const auto it = requests_.find(id);
   if (it == requests_.end()) return;
+  GatewayRequest& request = *it->second;
   GatewayActions actions;
-  const uint64_t mismatches = it->second->num_mismatches();
-  event(*it->second, GatewayRequest::Context{*this, config_.timing, now, actions});
-  num_mismatches_ += it->second->num_mismatches() - mismatches;
+  const uint64_t mismatches = request.num_mismatches(), stale = request.num_stale();
+  const GatewayRequest::Phase phase = request.phase();
+  const Attempt attempt = request.attempt();
+  event(request, GatewayRequest::Context{*this, config_.timing, now, actions});
+  num_mismatches_ += request.num_mismatches() - mismatches;
+  num_stale_ += request.num_stale() - stale;
+  recount(request);
+  if (request.phase() != phase || request.attempt() != attempt) {
+    out.push_back(RequestMoved{id, phase, request.phase(), request.attempt(), request.attempt() != attempt, cause});
+  }
   carry_out(actions, now, out);
 }
 
@@ -40,13 +48,18 @@ void Gateway::carry_out(GatewayActions& actions, Nanos now, GatewayOuts& out) {
 }
 
 void Gateway::sweep() {
-  std::erase_if(requests_, [](const auto& r) { return r.second->phase() == GatewayRequest::Phase::kDone; });
+  std::erase_if(requests_, [this](const auto& r) {
+    const bool is_done = r.second->phase() == GatewayRequest::Phase::kDone;
+    if (is_done) work_.erase(r.first);
+    return is_done;
+  });
 }
 
-Status Gateway::submit(RequestId id, RequestState state, Nanos deadline, Nanos now) {
+Status Gateway::submit(RequestId id, RequestState state, Nanos deadline, Nanos now, int32_t priority) {
   if (requests_.size() >= config_.max_requests) return Error{ErrorCode::kExhausted, "the queue is full"};
   if (state.prompt.empty() || state.choices.empty()) return Error{ErrorCode::kInvalidArgument, "an empty prompt"};
-  const GatewayRequest::Options options{config_.is_mirrored, config_.does_holder_adopt, state.max_tokens, deadline};
+  const GatewayRequest::Options options{config_.is_mirrored, config_.does_holder_adopt, state.max_tokens, deadline,
+                                        priority};
   auto request = std::make_unique<GatewayRequest>(id, std::move(state), options, now);
   request->test_only = {test_only.has_no_attempt_fence, test_only.has_no_new_attempt};
   if (!requests_.emplace(id, std::move(request)).second) return Error{ErrorCode::kInvalidArgument, "the id is in use"};
@@ -54,10 +67,38 @@ Status Gateway::submit(RequestId id, RequestState state, Nanos deadline, Nanos n
 }
 
 void Gateway::cancel(const RequestId& id, Nanos now, GatewayOuts& out) {
-  with_request(id, now, out, [](GatewayRequest& request, const auto& context) {
+  with_request(id, now, out, Cause::kPlanned, [](GatewayRequest& request, const auto& context) {
     request.cancel(context, ErrorCode::kCancelled, "cancelled by the client");
   });
   sweep();
+}
+
+void Gateway::add_node(const std::string& id) {
+  NodeLink& link = links_.try_emplace(id).first->second;
+  link.is_retired = link.is_removed = false;
+}
+
+void Gateway::retire_node(const std::string& id) {
+  const auto it = links_.find(id);
+  if (it != links_.end()) it->second.is_retired = true;
+}
+
+void Gateway::remove_node(const std::string& id) {
+  const auto it = links_.find(id);
+  if (it != links_.end()) it->second.is_retired = it->second.is_removed = true;
+}
+
+void Gateway::set_role(const std::string& node, Role role, uint64_t role_epoch, Nanos now, GatewayOuts& out) {
+  const auto it = links_.find(node);
+  if (it == links_.end() || role_epoch <= it->second.hello.role_epoch) return;
+  it->second.hello.role = role;
+  it->second.hello.role_epoch = role_epoch;
+  if (role != Role::kPrefill) return;
+  std::vector<RequestId> ids;
+  for (const auto& [id, request] : requests_) {
+    if (request->target().id == node) ids.push_back(id);
+  }
+  for (const RequestId& id : ids) move(id, now, out);
 }
 
 void Gateway::open(const std::string& node, NodeLink& link, Nanos now, GatewayOuts& out) {
@@ -96,19 +137,19 @@ void Gateway::on_beat(const std::string& node, NodeLink& link, const Beat& beat,
   link.beat = beat;
   link.is_draining |= beat.is_draining;
   for (const MirrorProgress& progress : beat.mirrored) {
-    with_request(progress.request, now, out, [&](GatewayRequest& request, const auto& context) {
+    with_request(progress.request, now, out, Cause::kPlanned, [&](GatewayRequest& request, const auto& context) {
       request.on_mirror_progress(node, progress, context);
     });
   }
-  if (!is_stuck(beat, config_.timing) || !is_busy(node)) return;
+  if (!is_stuck(beat, config_.timing) || link.num_requests == 0) return;
   link.stuck_backoff = std::clamp(2 * link.stuck_backoff, 10 * config_.timing.reopen, 300 * config_.timing.reopen);
-  suspect(node, now, out);
+  suspect(node, now, out, Cause::kStuck);
   link.retry_at = now + link.stuck_backoff;
 }
 
 void Gateway::on_batch(const std::string& node, const TokenBatch& batch, Nanos now, GatewayOuts& out) {
   for (const TokenEntry& entry : batch.entries) {
-    with_request(entry.request, now, out, [&](GatewayRequest& request, const auto& context) {
+    with_request(entry.request, now, out, Cause::kProgress, [&](GatewayRequest& request, const auto& context) {
       request.on_token(node, entry, context);
     });
   }
@@ -121,6 +162,7 @@ void Gateway::on_stream_message(const std::string& node, uint64_t stream, const 
   if (it == links_.end()) return;
   NodeLink& link = it->second;
   const bool is_current = link.stream == stream && link.state != LinkState::kClosed;
+  num_stale_ += !is_current;
   if (!is_current && !test_only.has_no_session_fence) return;
   if (is_current) link.gaps.heard(now);
   if (const auto* hello = std::get_if<Hello>(&message)) {
@@ -130,17 +172,18 @@ void Gateway::on_stream_message(const std::string& node, uint64_t stream, const 
   } else if (const auto* batch = std::get_if<TokenBatch>(&message)) {
     on_batch(node, *batch, now, out);
   } else if (const auto* first = std::get_if<First>(&message)) {
-    with_request(first->entry.request, now, out, [&](GatewayRequest& request, const auto& context) {
+    with_request(first->entry.request, now, out, Cause::kProgress, [&](GatewayRequest& request, const auto& context) {
       request.on_token(node, first->entry, context);
     });
   } else {
     RequestId id;
+    Cause cause = Cause::kProgress;
     if (const auto* ok = std::get_if<ReserveOk>(&message)) id = ok->request;
-    else if (const auto* no = std::get_if<ReserveNo>(&message)) id = no->request;
+    else if (const auto* no = std::get_if<ReserveNo>(&message)) id = no->request, cause = Cause::kFailed;
     else if (const auto* running = std::get_if<Running>(&message)) id = running->request;
-    else if (const auto* failed = std::get_if<XferFailed>(&message)) id = failed->request;
-    else if (const auto* error = std::get_if<Failed>(&message)) id = error->request;
-    with_request(id, now, out, [&](GatewayRequest& request, const auto& context) {
+    else if (const auto* failed = std::get_if<XferFailed>(&message)) id = failed->request, cause = Cause::kTransfer;
+    else if (const auto* error = std::get_if<Failed>(&message)) id = error->request, cause = Cause::kFailed;
+    with_request(id, now, out, cause, [&](GatewayRequest& request, const auto& context) {
       request.on_message(node, message, context);
     });
   }
@@ -150,31 +193,30 @@ void Gateway::on_stream_message(const std::string& node, uint64_t stream, const 
 void Gateway::on_stream_closed(const std::string& node, uint64_t stream, Nanos now, GatewayOuts& out) {
   const auto it = links_.find(node);
   if (it == links_.end() || it->second.stream != stream || it->second.state == LinkState::kClosed) return;
-  suspect(node, now, out);
+  suspect(node, now, out, Cause::kClosed);
 }
 
-void Gateway::suspect(const std::string& node, Nanos now, GatewayOuts& out) {
+void Gateway::suspect(const std::string& node, Nanos now, GatewayOuts& out, Cause cause) {
   now_ = now;
   const auto it = links_.find(node);
   if (it == links_.end() || it->second.state == LinkState::kClosed) return;
   NodeLink& link = it->second;
   out.push_back(CloseStream{node, link.stream});
-  link.state = LinkState::kClosed;
-  link.retry_at = now + config_.timing.reopen;
+  close(link, now);
   std::vector<RequestId> ids;
   for (const auto& [id, request] : requests_) {
     if (request->involves(node)) ids.push_back(id);
   }
-  count_work();
   for (const RequestId& id : ids) {
-    with_request(id, now, out,
+    with_request(id, now, out, cause,
                  [&](GatewayRequest& request, const auto& context) { request.on_session_closed(node, context); });
-    count_work();
   }
 }
 
-bool Gateway::is_busy(const std::string& node) const {
-  return std::any_of(requests_.begin(), requests_.end(), [&](const auto& r) { return r.second->involves(node); });
+void Gateway::close(NodeLink& link, Nanos now) {
+  if (link.state == LinkState::kOpen) link.lost_at = now;
+  link.state = LinkState::kClosed;
+  link.retry_at = now + config_.timing.reopen;
 }
 
 // Silence beyond what the node's own beats allow, the gateway's own stalls taken off.
@@ -184,11 +226,10 @@ void Gateway::watch(Nanos now, GatewayOuts& out) {
   for (auto& [node, link] : links_) {
     if (link.state == LinkState::kOpening && now - link.opened_at >= config_.timing.open_timeout) {
       out.push_back(CloseStream{node, link.stream});
-      link.state = LinkState::kClosed;
-      link.retry_at = now + config_.timing.reopen;
+      close(link, now);
     }
     if (link.state != LinkState::kOpen) continue;
-    const bool has_work = is_busy(node);
+    const bool has_work = link.num_requests > 0;
     const Nanos last = link.gaps.last_heard();
     const Nanos silence = now - last - own_stall_.largest_since(last);
     const Nanos limit = has_work ? link.gaps.suspect_after(config_.timing) : config_.timing.suspect_idle;
@@ -230,7 +271,7 @@ void Gateway::move(const RequestId& id, Nanos now, GatewayOuts& out) {
   query.not_target.insert(it->second->target().id);
   const std::optional<Placed> placed = place(query);
   if (!placed) return;
-  with_request(id, now, out,
+  with_request(id, now, out, Cause::kPlanned,
                [&](GatewayRequest& request, const auto& context) { request.move_to(placed->target, context); });
 }
 
@@ -239,12 +280,30 @@ void Gateway::drain(const std::string& node) {
   if (it != links_.end()) it->second.is_draining = true;
 }
 
+// What waits for a place goes by arrival and priority, so that every wait is bounded.
+std::vector<RequestId> Gateway::tick_order() const {
+  std::vector<std::pair<Nanos, RequestId>> order;
+  order.reserve(requests_.size());
+  for (const auto& [id, request] : requests_) {
+    const bool is_queued = request->phase() == GatewayRequest::Phase::kQueued;
+    order.emplace_back(is_queued ? request->queue_rank(config_.priority_step) : INT64_MIN, id);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<RequestId> ids;
+  ids.reserve(order.size());
+  for (const auto& [rank, id] : order) ids.push_back(id);
+  return ids;
+}
+
 void Gateway::on_tick(Nanos now, GatewayOuts& out) {
   now_ = now;
   own_stall_.looked(now);
   watch(now, out);
+  std::erase_if(links_, [](const auto& l) {
+    return l.second.is_removed && l.second.state == LinkState::kClosed && l.second.num_requests == 0;
+  });
   for (auto& [node, link] : links_) {
-    if (link.state == LinkState::kClosed && now >= link.retry_at) open(node, link, now, out);
+    if (link.state == LinkState::kClosed && !link.is_retired && now >= link.retry_at) open(node, link, now, out);
   }
   if (now - last_beat_ >= config_.timing.gateway_beat) {
     last_beat_ = now;
@@ -252,13 +311,10 @@ void Gateway::on_tick(Nanos now, GatewayOuts& out) {
       if (link.state == LinkState::kOpen) out.push_back(SendNode{node, link.stream, Beat{}});
     }
   }
-  count_work();
-  std::vector<RequestId> ids;
-  for (const auto& [id, request] : requests_) ids.push_back(id);
-  for (const RequestId& id : ids) {
+  for (const RequestId& id : tick_order()) {
     const bool is_queued = requests_.at(id)->phase() == GatewayRequest::Phase::kQueued;
-    with_request(id, now, out, [](GatewayRequest& request, const auto& context) { request.on_tick(context); });
-    if (is_queued && requests_.at(id)->phase() != GatewayRequest::Phase::kQueued) count_work();  // a credit is used
+    with_request(id, now, out, is_queued ? Cause::kProgress : Cause::kTimeout,
+                 [](GatewayRequest& request, const auto& context) { request.on_tick(context); });
   }
   move_away(now, out);
   sweep();

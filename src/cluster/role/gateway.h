@@ -35,7 +35,25 @@ struct RequestEnded {
   std::optional<ErrorCode> error;
   std::string message;
 };
-using GatewayOut = std::variant<OpenStream, CloseStream, SendNode, DeliverToken, RequestEnded>;
+// Why a request's attempt or phase changed.
+enum class Cause : uint8_t {
+  kProgress,  // as it goes when nothing fails
+  kSilence,   // a node of it fell silent
+  kClosed,    // its stream ended
+  kStuck,     // its engine does nothing
+  kTransfer,  // the KV did not get there
+  kFailed,    // a node refused or failed it
+  kTimeout,   // no answer in time
+  kPlanned,   // it moves
+};
+struct RequestMoved {  // comes before the other outs of the same event
+  handoff::RequestId request;
+  handoff::GatewayRequest::Phase from{}, to{};
+  handoff::Attempt attempt = 0;
+  bool is_new_attempt = false;
+  Cause cause = Cause::kProgress;
+};
+using GatewayOut = std::variant<OpenStream, CloseStream, SendNode, DeliverToken, RequestEnded, RequestMoved>;
 using GatewayOuts = std::vector<GatewayOut>;
 
 struct GatewayConfig {
@@ -45,6 +63,7 @@ struct GatewayConfig {
   double prefill_tokens_per_s = 10000;  // for deadlines; at least what a loaded node does
   handoff::Nanos ramp = 10000 * handoff::kMs;  // a new node's weight goes from 10 to 100 %
   bool is_mirrored = true, does_holder_adopt = true;
+  handoff::Nanos priority_step = 10000 * handoff::kMs;  // a level of priority counts as so much later an arrival
 };
 
 enum class LinkState : uint8_t { kClosed, kOpening, kOpen };
@@ -57,9 +76,13 @@ struct NodeLink {
   handoff::Beat beat;
   handoff::BeatGaps gaps;
   handoff::Nanos opened_at = 0, retry_at = 0, progressed_at = 0;
+  handoff::Nanos lost_at = 0;  // when its last session ended
   bool is_draining = false;   // its own word or the operator's
+  bool is_retired = false;    // its record has gone: no new work
+  bool is_removed = false;    // and nothing is open: forgotten as soon as no request knows it
   handoff::Nanos stuck_backoff = 0;  // a stuck engine's node speaks well and does nothing: it is asked ever more rarely
   uint32_t num_prefills = 0, num_decodes = 0;  // this gateway's, by role in their pairs
+  uint32_t num_requests = 0;                   // this gateway's that may have something here
 };
 
 class Gateway final : public handoff::Placement {
@@ -72,10 +95,16 @@ class Gateway final : public handoff::Placement {
   explicit Gateway(GatewayConfig config) : config_(std::move(config)) {}
 
   // The registry's view. A node that leaves it loses new work only, while its session lives.
-  void add_node(const std::string& id) { links_.try_emplace(id); }
+  void add_node(const std::string& id);
+  void retire_node(const std::string& id);
+  void remove_node(const std::string& id);
+  // A newer role_epoch than the node's Hello told. Decodes leave a node that only prefills from now on.
+  void set_role(const std::string& node, handoff::Role role, uint64_t role_epoch, handoff::Nanos now, GatewayOuts& out);
 
   // kExhausted: the queue is full, the client gets 429 or 503 at once. `deadline`: on this clock, or INT64_MAX.
-  Status submit(handoff::RequestId id, handoff::RequestState state, handoff::Nanos deadline, handoff::Nanos now);
+  // Lower priorities go first.
+  Status submit(handoff::RequestId id, handoff::RequestState state, handoff::Nanos deadline, handoff::Nanos now,
+                int32_t priority = 0);
   void cancel(const handoff::RequestId& id, handoff::Nanos now, GatewayOuts& out);
 
   void on_stream_message(const std::string& node, uint64_t stream, const handoff::SessionMessage& message,
@@ -88,7 +117,10 @@ class Gateway final : public handoff::Placement {
   // Planned: this decode moves elsewhere, if there is a place and it runs.
   void move(const handoff::RequestId& id, handoff::Nanos now, GatewayOuts& out);
   // Closes the session as if the node were lost. What suspicion does; also called for a stuck engine.
-  void suspect(const std::string& node, handoff::Nanos now, GatewayOuts& out);
+  void suspect(const std::string& node, handoff::Nanos now, GatewayOuts& out, Cause cause = Cause::kSilence);
+
+  // A node that may prefill and one that may decode take new work, by their roles.
+  bool can_serve() const;
 
   // Placement
   std::optional<handoff::Placed> place(const handoff::PlacementQuery& query) const override;
@@ -101,7 +133,10 @@ class Gateway final : public handoff::Placement {
   const std::map<std::string, NodeLink>& links() const { return links_; }
   uint64_t num_suspicions() const { return num_suspicions_; }
   uint64_t num_mismatches() const { return num_mismatches_; }
+  uint64_t num_stale() const { return num_stale_; }  // messages and tokens of older sessions and attempts
   size_t num_bad_pairs() const { return bad_pairs_.size(now_); }
+  // Stops the process when the links' counters are not those of the requests.
+  void check_invariants() const;
   std::string dump() const;
 
   TestOnly test_only;
@@ -113,25 +148,36 @@ class Gateway final : public handoff::Placement {
   void on_beat(const std::string& node, NodeLink& link, const handoff::Beat& beat, handoff::Nanos now,
                GatewayOuts& out);
   void on_batch(const std::string& node, const handoff::TokenBatch& batch, handoff::Nanos now, GatewayOuts& out);
+  void close(NodeLink& link, handoff::Nanos now);
   void watch(handoff::Nanos now, GatewayOuts& out);
   void move_away(handoff::Nanos now, GatewayOuts& out);
-  void count_work();
-  bool is_busy(const std::string& node) const;
+  // What of a request is in the links' counters. The links stay: one that has requests is not forgotten.
+  struct Work {
+    std::vector<NodeLink*> involved;
+    NodeLink *source = nullptr, *target = nullptr;
+    bool operator==(const Work&) const = default;
+  };
+  Work work_of(const handoff::GatewayRequest& request);
+  static void count(const Work& work, uint32_t by);
+  void recount(const handoff::GatewayRequest& request);
+  std::vector<handoff::RequestId> tick_order() const;
   void carry_out(handoff::GatewayActions& actions, handoff::Nanos now, GatewayOuts& out);
   void sweep();
   template <class Event>
-  void with_request(const handoff::RequestId& id, handoff::Nanos now, GatewayOuts& out, const Event& event);
+  void with_request(const handoff::RequestId& id, handoff::Nanos now, GatewayOuts& out, Cause cause,
+                    const Event& event);
   double load_of(const NodeLink& link, uint32_t work) const;
-  bool may_serve(const std::string& node, const NodeLink& link) const;
+  bool may_serve(const NodeLink& link) const;
 
   GatewayConfig config_;
   std::map<std::string, NodeLink> links_;
   std::map<handoff::RequestId, std::unique_ptr<handoff::GatewayRequest>> requests_;  // in the order of their ids
+  std::map<handoff::RequestId, Work> work_;  // of each of requests_
   handoff::BadPairs bad_pairs_;
   handoff::OwnStall own_stall_;
   handoff::Nanos now_ = 0, last_beat_ = 0, blames_itself_until_ = 0;
   bool blames_itself_ = false;
-  uint64_t next_stream_ = 1, num_suspicions_ = 0, num_mismatches_ = 0;
+  uint64_t next_stream_ = 1, num_suspicions_ = 0, num_mismatches_ = 0, num_stale_ = 0;
 };
 
 }  // namespace tandem::role

@@ -1,29 +1,82 @@
 // Which pair of nodes a request gets: role first, then load, with room and credits known from the beats.
 #include <algorithm>
 
+#include "base/check.h"
 #include "cluster/role/gateway.h"
 
 namespace tandem::role {
 
 using namespace handoff;
 
-void Gateway::count_work() {
-  for (auto& [node, link] : links_) link.num_prefills = link.num_decodes = 0;
-  for (const auto& [id, request] : requests_) {
-    const GatewayRequest::Phase phase = request->phase();
-    const bool has_pair = phase == GatewayRequest::Phase::kReserving || phase == GatewayRequest::Phase::kPrefilling ||
-                          phase == GatewayRequest::Phase::kDecoding;
-    if (!has_pair) continue;
-    const auto target = links_.find(request->target().id);
-    if (target != links_.end()) ++target->second.num_decodes;
-    if (phase == GatewayRequest::Phase::kDecoding) continue;
-    const auto source = links_.find(request->source().id);
-    if (source != links_.end()) ++source->second.num_prefills;
+Gateway::Work Gateway::work_of(const GatewayRequest& request) {
+  using Phase = GatewayRequest::Phase;
+  Work work;
+  const Phase phase = request.phase();
+  if (phase == Phase::kDone) return work;
+  const auto link_of = [this](const std::string& node) {
+    const auto it = links_.find(node);
+    return it == links_.end() ? nullptr : &it->second;
+  };
+  request.for_each_node([&](const std::string& node) {
+    NodeLink* link = link_of(node);
+    if (link != nullptr && std::ranges::find(work.involved, link) == work.involved.end()) work.involved.push_back(link);
+  });
+  const bool is_before_decode = phase == Phase::kReserving || phase == Phase::kPrefilling;
+  if (is_before_decode) work.source = link_of(request.source().id);
+  if (is_before_decode || phase == Phase::kDecoding) work.target = link_of(request.target().id);
+  return work;
+}
+
+// `by` is 1 or -1, which wraps.
+void Gateway::count(const Work& work, uint32_t by) {
+  for (NodeLink* link : work.involved) link->num_requests += by;
+  if (work.source != nullptr) work.source->num_prefills += by;
+  if (work.target != nullptr) work.target->num_decodes += by;
+}
+
+void Gateway::recount(const GatewayRequest& request) {
+  Work& counted = work_[request.id()];
+  Work work = work_of(request);
+  if (work == counted) return;
+  count(counted, UINT32_MAX);
+  count(work, 1);
+  counted = std::move(work);
+}
+
+void Gateway::check_invariants() const {
+  struct Counts {
+    uint32_t prefills = 0, decodes = 0, requests = 0;
+    bool operator==(const Counts&) const = default;
+  };
+  std::map<const NodeLink*, Counts> counts;
+  TANDEM_CHECK(work_.size() <= requests_.size());
+  for (const auto& [id, work] : work_) {
+    TANDEM_CHECK(requests_.contains(id));
+    for (const NodeLink* link : work.involved) ++counts[link].requests;
+    if (work.source != nullptr) ++counts[work.source].prefills;
+    if (work.target != nullptr) ++counts[work.target].decodes;
+  }
+  for (const auto& [node, link] : links_) {
+    TANDEM_CHECK((counts[&link] == Counts{link.num_prefills, link.num_decodes, link.num_requests}));
+    const auto is_here = [&, &name = node](const auto& r) {
+      return r.second->phase() != GatewayRequest::Phase::kDone && r.second->involves(name);
+    };
+    TANDEM_CHECK(static_cast<size_t>(std::ranges::count_if(requests_, is_here)) == link.num_requests);
   }
 }
 
-bool Gateway::may_serve(const std::string&, const NodeLink& link) const {
-  return link.state == LinkState::kOpen && !link.is_draining;
+bool Gateway::may_serve(const NodeLink& link) const {
+  return link.state == LinkState::kOpen && !link.is_draining && !link.is_retired;
+}
+
+bool Gateway::can_serve() const {
+  bool can_prefill = false, can_decode = false;
+  for (const auto& [node, link] : links_) {
+    if (!may_serve(link)) continue;
+    can_prefill |= link.hello.role != Role::kDecode;
+    can_decode |= link.hello.role != Role::kPrefill;
+  }
+  return can_prefill && can_decode;
 }
 
 // A node that has just come gets a tenth of the work, so that it is not flooded while it is empty.
@@ -78,11 +131,11 @@ std::optional<Placed> Gateway::place(const PlacementQuery& query) const {
     // A node that drains takes no reservation, but goes on computing from what it holds.
     const bool is_kept_source = node == query.keep_source && link.state == LinkState::kOpen;
     const bool has_credit = !query.is_first_attempt || link.num_prefills < link.beat.credits;
-    if ((may_serve(node, link) || is_kept_source) && has_credit && !query.not_source.contains(node)) {
+    if ((may_serve(link) || is_kept_source) && has_credit && !query.not_source.contains(node)) {
       sources.push_back({node != query.keep_source, distance(link.hello.role, Role::kPrefill),
                          load_of(link, link.num_prefills), &node});
     }
-    if (may_serve(node, link) && !query.not_target.contains(node)) {
+    if (may_serve(link) && !query.not_target.contains(node)) {
       targets.push_back({node != query.keep_target, distance(link.hello.role, Role::kDecode),
                          load_of(link, link.num_decodes), &node});
     }
@@ -110,7 +163,7 @@ std::optional<Placed> Gateway::place(const PlacementQuery& query) const {
 std::optional<NodeRef> Gateway::place_holder(const PlacementQuery& query) const {
   std::optional<Rank> best;
   for (const auto& [node, link] : links_) {
-    if (!may_serve(node, link) || query.not_target.contains(node)) continue;
+    if (!may_serve(link) || query.not_target.contains(node)) continue;
     const Rank rank{0, distance(link.hello.role, Role::kPrefill), load_of(link, link.num_prefills + link.num_decodes),
                     &node};
     if (!best || rank < *best) best = rank;
