@@ -1,5 +1,7 @@
 #include "cluster/node/node_process.h"
 
+#include <unistd.h>
+
 #include <random>
 #include <thread>
 #include <utility>
@@ -136,7 +138,8 @@ Status Process::open(sched::StepExecutor& executor, StopRuleMaker make_stop_rule
                                            [this] { loop_->post([this] { on_news(); }); });
   TRY_ASSIGN(sessions_, SessionServer::start(*loop_, config_.control_host, config_.control_port, config_.rpc, *this));
   registry::NodeRecord record{policy.self.id, policy.self.incarnation, policy.role, 0, registry::NodeState::kReady,
-                              config_.control_host + ":" + std::to_string(sessions_->port()), links_->address()};
+                              config_.control_host + ":" + std::to_string(sessions_->port()), links_->address(),
+                              static_cast<uint64_t>(getpid())};
   TRY_ASSIGN(record, registry_.join(record));
   policy.role = record.role;
   policy.role_epoch = record.role_epoch;
