@@ -120,6 +120,9 @@ TEST_CASE("API-04: no part of a stop string is ever shown, streamed and whole ag
   const JsonValue included = server.complete(R"("prompt":"x","stop":"CD","include_stop_str_in_output":true)");
   CHECK(text_at(included, "choices.0.text") == "ABCD");
   CHECK(text_at(included, "choices.0.stop_reason") == "CD");
+  // What a generator in another process makes its stop rule of.
+  CHECK(server.generator->seen().back().stop_strings == std::vector<std::string>{"CD"});
+  CHECK(!server.generator->seen().back().shows_special);
   const JsonValue by_id = server.complete(R"("prompt":"x","stop_token_ids":[67])");
   CHECK(text_at(by_id, "choices.0.text") == "AB");
   CHECK(int_at(by_id, "choices.0.stop_reason") == 67);

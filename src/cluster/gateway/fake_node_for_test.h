@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,16 +18,6 @@
 #include "net/rpc/rpc_server.h"
 
 namespace tandem::gateway {
-
-// Polls; what it bounds is a hang.
-inline bool comes_true(const std::function<bool()>& is_so) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(10);
-  while (!is_so()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
 
 constexpr TokenId kFakeEos = 2;
 

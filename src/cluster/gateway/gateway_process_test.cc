@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "cluster/gateway/fake_node_for_test.h"
 #include "serve/engine/recording_sink.h"
+#include "testing/comes_true.h"
 
 namespace tandem::gateway {
 namespace {
@@ -12,6 +13,7 @@ namespace {
 using engine::RecordingSink;
 using handoff::Role;
 using sched::FinishReason;
+using testing::comes_true;
 
 class Rig {
  public:
