@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "net/http/credentials.h"
 
 namespace tandem::openai {
 namespace {
@@ -25,23 +26,6 @@ uint64_t mixed(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
   return x ^ (x >> 31);
-}
-
-// Takes as long for every wrong key of one length.
-bool is_same_key(std::string_view given, std::string_view known) {
-  if (given.size() != known.size()) return false;
-  unsigned char difference = 0;
-  for (size_t i = 0; i < given.size(); ++i) difference |= static_cast<unsigned char>(given[i] ^ known[i]);
-  return difference == 0;
-}
-
-std::string_view given_key(const http::HttpRequest& request) {
-  constexpr std::string_view kBearer = "bearer ";
-  const std::string_view header = request.header("Authorization");
-  const bool is_bearer =
-      header.size() > kBearer.size() && std::equal(kBearer.begin(), kBearer.end(), header.begin(),
-                                                   [](char want, char got) { return want == (got | 0x20); });
-  return is_bearer ? header.substr(kBearer.size()) : request.header("X-Api-Key");
 }
 
 // What a client calls its request is logged and sent back, so it has to be short and plain.
@@ -145,10 +129,10 @@ std::shared_ptr<OpenAiApi::Call> OpenAiApi::make_call(http::HttpRequest request,
 // Finds who is asking and whether they may. False: refused.
 bool OpenAiApi::admit(Call& call) {
   if (tenants_.empty()) return true;
-  const std::string_view given = given_key(call.request);
+  const std::string_view given = http::given_key(call.request);
   Tenant* tenant = nullptr;
   for (const auto& known : tenants_) {
-    if (is_same_key(given, known->key.key)) tenant = known.get();
+    if (http::is_same_key(given, known->key.key)) tenant = known.get();
   }
   if (!tenant) {
     const std::string_view message =

@@ -121,6 +121,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<Parser> parser_;
   bool is_feeding_ = false;
   bool is_read_closed_ = false;
+  bool is_from_loopback_ = false;
   size_t num_discarded_ = 0;
 
   uint64_t id_ = 0;  // of the current request

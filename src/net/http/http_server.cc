@@ -57,11 +57,18 @@ class Exchange final : public ResponseWriter {
   uint64_t id_;
 };
 
+// Also of an IPv4 client on a socket for both.
+bool is_loopback(const net::ip::address& address) {
+  if (address.is_v4() || !address.to_v6().is_v4_mapped()) return address.is_loopback();
+  return net::ip::make_address_v4(net::ip::v4_mapped, address.to_v6()).is_loopback();
+}
+
 }  // namespace
 
 void Connection::start(bool is_refused) {
   error_code ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
+  is_from_loopback_ = is_loopback(socket_.remote_endpoint(ignored).address());
   io_->connections.insert(this);
   new_parser();
   phase_deadline_ = from_now(shared_->config.idle_timeout_ms);
@@ -167,6 +174,7 @@ void Connection::dispatch() {
   if (question != std::string_view::npos) request.query = std::string(target.substr(question + 1));
   for (const auto& field : message) request.headers.emplace_back(field.name_string(), field.value());
   request.body = std::move(message.body());
+  request.is_from_loopback = is_from_loopback_;
 
   is_head_ = message.method() == beast_http::verb::head;
   is_http10_ = message.version() < 11;

@@ -19,6 +19,7 @@ struct HttpRequest {
   std::string query;   // after '?', as sent
   Headers headers;
   std::string body;
+  bool is_from_loopback = false;  // the client's address is one of this machine's own
 
   // Value of the first header of that name (any case); empty when absent.
   std::string_view header(std::string_view name) const;
