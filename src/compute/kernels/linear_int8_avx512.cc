@@ -81,9 +81,29 @@ TANDEM_INLINE void add_piece(const tk_panel_format* f, const uint8_t* block, con
   }
 }
 
+// What is left to fetch of the weights that come next. Each block of a tile asks for a few cache lines: else memory
+// would idle while all rows but the first few are multiplied from the cache.
+struct Fetch {
+  const uint8_t* next;
+  uint32_t num_lines;
+  uint32_t lines_per_row;  // what each row of a block asks for, in 1/256 of a line
+};
+
+Fetch fetch_of(const tk_linear* a, const tk_tile* tile) {
+  const uint32_t num_lines = (tile->ahead_bytes + 63) / 64;
+  const uint32_t work = a->k / 32 * (tile->row_end - tile->row_begin);
+  return {tile->ahead, num_lines, work == 0 ? 0 : (256 * num_lines + work - 1) / work};
+}
+
+TANDEM_INLINE void fetch_lines(Fetch* fetch, uint32_t count) {
+  if (count > fetch->num_lines) count = fetch->num_lines;
+  fetch->num_lines -= count;
+  for (; count > 0; --count, fetch->next += 64) __builtin_prefetch(fetch->next, 0, 2);
+}
+
 template <bool kNibbles, int kPieces, int kRows>
 __attribute__((noinline)) void int8_tile(const tk_linear* a, const uint8_t* panel, uint32_t row, float* out,
-                                         uint32_t ld) {
+                                         uint32_t ld, Fetch* fetch) {
   const tk_panel_format format = a->format;
   Rows<kRows> rows;
   for (uint32_t r = 0; r < kRows; ++r) {
@@ -94,6 +114,7 @@ __attribute__((noinline)) void int8_tile(const tk_linear* a, const uint8_t* pane
   }
   const uint32_t block_bytes = tk_block_bytes(&format);
   const uint32_t length = a->k / 32 / a->segments;
+  const uint32_t lines_per_block = (fetch->lines_per_row * kRows + 255) / 256;
   Sums<kRows> waiting[4];  // finished subtrees of 1, 2, 4, 8 segments that wait for their right neighbour
   Sums<kRows> sums;
   for (uint32_t s = 0; s < a->segments; ++s) {
@@ -103,6 +124,7 @@ __attribute__((noinline)) void int8_tile(const tk_linear* a, const uint8_t* pane
       add_piece<kNibbles, 0, kPieces, kRows>(&format, panel, rows, b, &sums);
       if constexpr (kPieces == 2) add_piece<kNibbles, 1, kPieces, kRows>(&format, panel, rows, b, &sums);
       panel += block_bytes;
+      fetch_lines(fetch, lines_per_block);
     }
     int level = 0;
     for (uint32_t t = s; t & 1; t >>= 1, ++level) {
@@ -130,20 +152,21 @@ __attribute__((noinline)) void int8_tile(const tk_linear* a, const uint8_t* pane
 template <bool kNibbles, int kPieces>
 void int8_panel(const tk_linear* a, uint32_t panel_index, const tk_tile* tile) {
   const uint8_t* panel = a->panels + panel_index * a->panel_bytes;
+  Fetch fetch = fetch_of(a, tile);
   for (uint32_t row = tile->row_begin; row < tile->row_end;) {
     float* out = tile->values + static_cast<size_t>(row - tile->row_begin) * tile->ld;
     const uint32_t left = tile->row_end - row;
     if (left >= 6) {
-      int8_tile<kNibbles, kPieces, 6>(a, panel, row, out, tile->ld);
+      int8_tile<kNibbles, kPieces, 6>(a, panel, row, out, tile->ld, &fetch);
       row += 6;
     } else if (left >= 4) {
-      int8_tile<kNibbles, kPieces, 4>(a, panel, row, out, tile->ld);
+      int8_tile<kNibbles, kPieces, 4>(a, panel, row, out, tile->ld, &fetch);
       row += 4;
     } else if (left >= 2) {
-      int8_tile<kNibbles, kPieces, 2>(a, panel, row, out, tile->ld);
+      int8_tile<kNibbles, kPieces, 2>(a, panel, row, out, tile->ld, &fetch);
       row += 2;
     } else {
-      int8_tile<kNibbles, kPieces, 1>(a, panel, row, out, tile->ld);
+      int8_tile<kNibbles, kPieces, 1>(a, panel, row, out, tile->ld, &fetch);
       row += 1;
     }
   }

@@ -54,6 +54,9 @@ struct tk_tile {
   uint32_t ld;  // floats, >= 32
   uint32_t row_begin;
   uint32_t row_end;
+  // Weights that this thread reads next: kernels may fetch them from memory beside the arithmetic. Null: not known.
+  const uint8_t* ahead = nullptr;
+  uint32_t ahead_bytes = 0;
 };
 
 enum { TK_ACTIVATION_NONE = 0, TK_ACTIVATION_SILU_GATE = 1 };

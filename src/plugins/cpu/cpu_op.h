@@ -16,6 +16,12 @@
 
 namespace tandem::cpu {
 
+// Weights that a work item reads first, one byte behind the other. On a cache line of its own: members write theirs.
+struct alignas(64) WeightRange {
+  const uint8_t* begin = nullptr;  // null: none
+  uint32_t size_bytes = 0;
+};
+
 class CpuOp {
  public:
   virtual ~CpuOp() = default;
@@ -23,6 +29,8 @@ class CpuOp {
   // returns the number of work items.
   virtual uint32_t begin(const td_bindings& bindings) = 0;
   virtual void work(uint32_t item, uint32_t member) = 0;
+  // After begin(). Only so that they can be fetched ahead.
+  virtual WeightRange weights_of(uint32_t /*item*/) const { return {}; }
 };
 
 // Which sequence each row of the step belongs to, filled once per launch before the ops begin.
@@ -39,10 +47,11 @@ struct PlanContext {
   const kernels::AttentionKernels* attention = nullptr;
   kernels::Isa isa = kernels::Isa::kScalar;
   uint32_t num_members = 1;
-  td_plan_desc desc{};                 // ops are null; weights point to `weights`
+  td_plan_desc desc{};  // ops are null; weights point to `weights`
   std::vector<td_weight> weights;
   std::vector<std::vector<td_weight_part>> weight_parts;
   StepRows step;
+  std::vector<WeightRange> ahead;  // by member: what it reads once it is done with the item in hand
   std::shared_ptr<AttentionScratch> attention_scratch;  // made by the first attention op
 };
 

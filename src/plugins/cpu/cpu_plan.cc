@@ -32,6 +32,7 @@ CpuPlan::CpuPlan(const td_plan_desc& desc, kernels::Isa isa, Team& team)
   context_.desc.ops = nullptr;
   context_.desc.weights = context_.weights.data();
   context_.step.sequence_of_row.resize(desc.max_tokens);
+  context_.ahead.resize(team.num_members());
 }
 
 Result<std::unique_ptr<CpuPlan>> CpuPlan::create(const td_plan_desc& desc, kernels::Isa isa, Team& team) {
@@ -111,10 +112,15 @@ void CpuPlan::prepare(uint32_t num_active) {
   while (op < num_ops && num_items_[op] <= 1) ++op;
   run_serial(0, op, 0);
   while (op < num_ops) {
-    Stage stage{op, num_items_[op], op + 1};
+    Stage stage{op, num_items_[op], op + 1, 0};
     while (stage.serial_end < num_ops && num_items_[stage.serial_end] <= 1) ++stage.serial_end;
     stages_.push_back(stage);
     op = stage.serial_end;
+  }
+  auto weights = static_cast<uint32_t>(stages_.size());
+  for (uint32_t i = weights; i-- > 0;) {
+    stages_[i].weights = weights;
+    if (ops_[stages_[i].op]->weights_of(0).begin != nullptr) weights = i;
   }
   for (size_t i = 0; i < std::min<size_t>(2, stages_.size()); ++i) {
     for (uint32_t member = 0; member < num_active; ++member) {
@@ -143,13 +149,24 @@ void CpuPlan::run_serial(uint32_t begin, uint32_t end, uint32_t member) {
   }
 }
 
+// What `member` reads after an item of `stage`: for its next item, or else for its first one of the next linear.
+WeightRange CpuPlan::weights_ahead(const Stage& stage, uint32_t next_item, uint32_t member) const {
+  if (next_item != WorkShares::kNone) return ops_[stage.op]->weights_of(next_item);
+  if (stage.weights == stages_.size()) return {};
+  const Stage& next = stages_[stage.weights];
+  return ops_[next.op]->weights_of(WorkShares::first(member, team_.num_active(), next.num_items));
+}
+
 void CpuPlan::work(uint32_t member) {
   const uint32_t num_active = team_.num_active();
   for (size_t i = 0; i < stages_.size(); ++i) {
     const Stage& stage = stages_[i];
     WorkShares& shares = shares_[i % 2];
     CpuOp& op = *ops_[stage.op];
-    for (uint32_t item; (item = shares.take(member, num_active)) != WorkShares::kNone;) op.work(item, member);
+    for (uint32_t item; (item = shares.take(member, num_active)) != WorkShares::kNone;) {
+      context_.ahead[member] = weights_ahead(stage, shares.peek(member), member);
+      op.work(item, member);
+    }
     team_.barrier(member, [&] { run_serial(stage.op + 1, stage.serial_end, member); });
     // All have left this stage's shares, and none comes back before the next barrier.
     if (i + 2 < stages_.size()) shares.set(member, num_active, stages_[i + 2].num_items);

@@ -36,11 +36,13 @@ class CpuPlan final : public TeamTask {
     uint32_t op;
     uint32_t num_items;
     uint32_t serial_end;  // serial ops are op + 1 .. serial_end - 1; those without items are skipped
+    uint32_t weights;     // the first stage after this one that reads weights, or the number of stages
   };
+  WeightRange weights_ahead(const Stage& stage, uint32_t next_item, uint32_t member) const;
 
   PlanContext context_;
-  bool has_sequence_ops_ = false;     // that look up which sequence a row belongs to
-  uint32_t num_embedding_rows_ = 0;   // token ids are below this; 0: nothing looks them up
+  bool has_sequence_ops_ = false;    // that look up which sequence a row belongs to
+  uint32_t num_embedding_rows_ = 0;  // token ids are below this; 0: nothing looks them up
   Team& team_;
   CpuOps ops_;
   // Of the launch under way.

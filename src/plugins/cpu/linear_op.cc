@@ -14,7 +14,7 @@ constexpr uint32_t kTileRows = 64;
 class LinearOp final : public CpuOp {
  public:
   LinearOp(const PlanContext& context, const td_op& op, const tk_panel_format& format)
-      : kernels_(*context.linear), op_(op) {
+      : context_(context), kernels_(*context.linear), op_(op) {
     const td_weight& weight = context.weights[op.weight[0]];
     linear_.panels = static_cast<const uint8_t*>(weight.address);
     linear_.format = format;
@@ -43,7 +43,13 @@ class LinearOp final : public CpuOp {
     return num_panels_ * num_tiles_;
   }
 
-  void work(uint32_t item, uint32_t /*member*/) override {
+  // Of a gated linear, the first of two panels.
+  WeightRange weights_of(uint32_t item) const override {
+    const uint32_t panel = item / num_tiles_;
+    return {panel_address(op_.gated != 0 ? 2 * panel : panel), static_cast<uint32_t>(linear_.panel_bytes)};
+  }
+
+  void work(uint32_t item, uint32_t member) override {
     // Tiles run fastest, so that a panel's bytes are read from memory once for all rows.
     const uint32_t panel = item / num_tiles_;
     const uint32_t row_begin = item % num_tiles_ * kTileRows;
@@ -51,9 +57,17 @@ class LinearOp final : public CpuOp {
     tk_tile tile{sums[0], TK_PANEL_ROWS, row_begin, std::min(row_begin + kTileRows, num_rows_)};
     tk_tile up = tile;
     up.values = sums[1];
+    const WeightRange own = weights_of(item);
+    const WeightRange& ahead = context_.ahead[member];
+    if (ahead.begin != own.begin) {
+      tile.ahead = up.ahead = ahead.begin;
+      tile.ahead_bytes = up.ahead_bytes = ahead.size_bytes;
+    }
     const uint32_t column = panel * TK_PANEL_ROWS;
     const uint32_t columns = std::min<uint32_t>(TK_PANEL_ROWS, num_columns_ - column);
     if (op_.gated != 0) {
+      tile.ahead = own.begin + own.size_bytes;  // the gate's panel, then `up`
+      tile.ahead_bytes = row_begin == 0 ? own.size_bytes : 0;
       kernels::linear_panel(kernels_, linear_, 2 * panel, tile);
       kernels::linear_panel(kernels_, linear_, 2 * panel + 1, up);
       kernels_.epilogue(&epilogue_, &tile, &up, column, columns);
@@ -64,6 +78,9 @@ class LinearOp final : public CpuOp {
   }
 
  private:
+  const uint8_t* panel_address(uint32_t panel) const { return linear_.panels + panel * linear_.panel_bytes; }
+
+  const PlanContext& context_;
   const kernels::LinearKernels& kernels_;
   td_op op_;
   tk_linear linear_{};

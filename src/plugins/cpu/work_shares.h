@@ -24,6 +24,16 @@ class WorkShares {
     share.end = bound(member + 1, num_members, num_items);
   }
 
+  // The item of its own share that `member` gets next, when nobody takes it first, or kNone.
+  uint32_t peek(uint32_t member) const {
+    const uint32_t next = shares_[member].next.load(std::memory_order_relaxed);
+    return next < shares_[member].end ? next : kNone;
+  }
+  // The first item of a share.
+  static uint32_t first(uint32_t member, uint32_t num_members, uint32_t num_items) {
+    return bound(member, num_members, num_items);
+  }
+
   // An item that nobody else gets, or kNone when all are taken.
   uint32_t take(uint32_t member, uint32_t num_members) {
     for (uint32_t i = 0; i < num_members; ++i) {

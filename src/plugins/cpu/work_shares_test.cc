@@ -46,12 +46,18 @@ TEST_CASE("every item is taken once, for any number of members and items") {
       uint32_t turn = items * 7 + members;
       for (uint32_t i = 0; i < items; ++i) {
         turn = turn * 1664525 + 1013904223;
-        const uint32_t item = shares.take((turn >> 16) % members, members);
+        const uint32_t member = (turn >> 16) % members;
+        const uint32_t expected = shares.peek(member);
+        const uint32_t item = shares.take(member, members);
         REQUIRE(item < items);
+        if (expected != WorkShares::kNone) CHECK(item == expected);
         ++times[item];
       }
       for (const uint32_t count : times) CHECK(count == 1);
-      for (uint32_t member = 0; member < members; ++member) CHECK(shares.take(member, members) == WorkShares::kNone);
+      for (uint32_t member = 0; member < members; ++member) {
+        CHECK(shares.peek(member) == WorkShares::kNone);
+        CHECK(shares.take(member, members) == WorkShares::kNone);
+      }
     }
   }
 }
