@@ -12,6 +12,12 @@ inline constexpr int kExitUsage = 2;
 
 Result<int> run_answer(const cli::Invocation& invocation);
 Result<int> run_serve(const cli::Invocation& invocation);
+Result<int> run_up(const cli::Invocation& invocation);
+Result<int> run_node(const cli::Invocation& invocation);
+Result<int> run_gateway(const cli::Invocation& invocation);
+Result<int> run_status(const cli::Invocation& invocation);
+Result<int> run_drain(const cli::Invocation& invocation);
+Result<int> run_role(const cli::Invocation& invocation);
 Result<int> run_pull(const cli::Invocation& invocation);
 Result<int> run_list(const cli::Invocation& invocation);
 Result<int> run_inspect_model(const cli::Invocation& invocation);

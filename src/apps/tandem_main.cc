@@ -23,6 +23,12 @@ struct Subcommand {
 constexpr Subcommand kSubcommands[] = {
     {"run", run_answer},
     {"serve", run_serve},
+    {"up", run_up},
+    {"node", run_node},
+    {"gateway", run_gateway},
+    {"status", run_status},
+    {"drain", run_drain},
+    {"role", run_role},
     {"pull", run_pull},
     {"list", run_list},
     {"inspect model", run_inspect_model},
@@ -38,7 +44,8 @@ void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), s
 
 void set_log_from(const cli::CommandSpec& command, const OptionValues& values) {
   // What a server logs as it starts has no place in a conversation or a table; asked for, it comes.
-  const bool is_quiet = command.name != "serve" && values.source("log-level") == OptionSource::kDefault;
+  const bool is_server = command.name == "serve" || command.name == "node" || command.name == "gateway";
+  const bool is_quiet = !is_server && values.source("log-level") == OptionSource::kDefault;
   const std::string level = is_quiet ? "warning" : values.text("log-level");
   const LogLevel lowest = level == "debug"     ? LogLevel::kDebug
                           : level == "warning" ? LogLevel::kWarning

@@ -9,6 +9,7 @@
 #include "apps/model_view.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "cluster/supervisor/topology.h"
 #include "plugins/cpu/cpu_plugin.h"
 
 namespace tandem::apps {
@@ -70,6 +71,14 @@ Result<openai::SamplingDefaults> sampling_defaults(const model::WeightFiles& fil
   return defaults;
 }
 
+// --chat-template and --generation-config.
+Result<openai::SamplingDefaults> obey_text_options(const OptionValues& values, const model::WeightFiles& files,
+                                                   text::TextModel& text) {
+  if (is_set(values, "chat-template")) TRY(use_chat_template(values.text("chat-template"), text));
+  const bool is_auto = is_set(values, "generation-config") && values.text("generation-config") == "auto";
+  return is_auto ? sampling_defaults(files) : Result<openai::SamplingDefaults>(openai::SamplingDefaults{});
+}
+
 void log_loaded(const std::string& path, const runner::ModelRunner& runner) {
   log_info("apps", "model loaded",
            {{"model", path},
@@ -94,6 +103,7 @@ uint32_t num_private_blocks(const sched::SchedulerConfig& config) {
 }  // namespace
 
 Status check_options(const OptionValues& values) {
+  if (is_set(values, "topology")) TRY(supervisor::parse_topology(values.text("topology")));
   if (is_set(values, "block-size") && values.integer("block-size") % 16 != 0) {
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("--block-size {} is not a multiple of 16", values.integer("block-size"))};
@@ -145,12 +155,21 @@ Result<LoadedModel> load_model(const std::string& model, const OptionValues& val
   if (!runner) return std::move(runner).error();
   if (!*text) return std::move(*text).error();
   LoadedModel loaded{std::move(runner).value(), std::make_unique<text::TextModel>(std::move(*text).value()), {}};
-  if (is_set(values, "chat-template")) TRY(use_chat_template(values.text("chat-template"), *loaded.text));
-  if (is_set(values, "generation-config") && values.text("generation-config") == "auto") {
-    TRY_ASSIGN(loaded.sampling, sampling_defaults(files));
-  }
+  TRY_ASSIGN(loaded.sampling, obey_text_options(values, files, *loaded.text));
   limit_cache_beside(values, path, *loaded.runner);
   log_loaded(path, *loaded.runner);
+  return loaded;
+}
+
+Result<LoadedText> load_text(const std::string& model, const OptionValues& values) {
+  TRY_ASSIGN(const std::string path, locate_model(model));
+  TRY_ASSIGN(const model::WeightFiles files, model::WeightFiles::open(path));
+  for (const std::string& warning : files.warnings()) log_warning("apps", warning);
+  LoadedText loaded;
+  TRY_ASSIGN(loaded.config, model::read_config(files));
+  TRY_ASSIGN(text::TextModel text, load_text_model(files));
+  loaded.text = std::make_unique<text::TextModel>(std::move(text));
+  TRY_ASSIGN(loaded.sampling, obey_text_options(values, files, *loaded.text));
   return loaded;
 }
 

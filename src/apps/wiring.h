@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/options.h"
+#include "compute/model/model_config.h"
 #include "compute/model/weight_file.h"
 #include "serve/engine/engine.h"
 #include "serve/runner/model_runner.h"
@@ -32,6 +33,14 @@ struct LoadedModel {
 // Finds MODEL, maps its files, and loads weights and tokenizer side by side. With --chat-template that template takes
 // the place of the model's.
 Result<LoadedModel> load_model(const std::string& model, const OptionValues& values);
+
+// What a process needs of MODEL that serves its text and leaves its weights to others.
+struct LoadedText {
+  std::unique_ptr<text::TextModel> text;
+  openai::SamplingDefaults sampling;
+  model::ModelConfig config;
+};
+Result<LoadedText> load_text(const std::string& model, const OptionValues& values);
 
 // Applies --cache-limit, but to nothing that this model needs.
 void limit_cache_beside(const OptionValues& values, const std::string& model_path, const runner::ModelRunner& runner);

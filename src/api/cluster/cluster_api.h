@@ -1,7 +1,7 @@
 #pragma once
 // ClusterApi: a cluster's operator at the gateway: GET /cluster/status, POST /cluster/nodes/NODE/drain and
-// POST /cluster/nodes/NODE/role with {"role": "prefill"}. For programs on the gateway's own machine, and for whoever has
-// the admin key; all others get 403.
+// POST /cluster/nodes/NODE/role with {"role": "prefill"}. For programs on the gateway's own machine, and for whoever
+// has the admin key; all others get 403.
 
 #include <atomic>
 #include <string>

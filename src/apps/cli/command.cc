@@ -34,8 +34,68 @@ CommandSpec serve_command() {
                    {"tandem serve ./llama --port 0 --served-model-name llama", "any free port, under another name"},
                    {"tandem serve ./m.gguf --kv-memory 8GiB --max-num-seqs 128", "room for more at once"},
                    {"TANDEM_API_KEY=secret tandem serve smollm2 --host 0.0.0.0", "for others, with a key"}},
-      .groups = {server_options(), scheduling_options(), text_options(), model_options(), kv_options(),
+      .groups = {server_options(), scheduling_options(), queue_options(), text_options(), model_options(), kv_options(),
                  general_options()},
+  };
+}
+
+CommandSpec up_command() {
+  return {
+      .name = "up",
+      .summary = "Serve a model with a cluster of processes on this machine",
+      .details = "Starts a gateway and nodes for prefill and decode, and looks after them: what dies is started again, "
+                 "what is silent for 5 seconds is killed first. Each node gets cores of its own where there are "
+                 "enough. In a terminal it shows the nodes' state. SIGINT or SIGTERM lets running requests end "
+                 "(--drain-timeout) and stops all; a second one ends at once. Takes the options of serve; memory and "
+                 "threads are those of one node.",
+      .positionals = {kModel},
+      .examples = {{"tandem up smollm2 --topology 2P1D", "two nodes for prefill, one for decode"},
+                   {"tandem up smollm2 --topology 3M --cluster test --port 8001", "three mixed nodes, as a second one"},
+                   {"tandem status --cluster test", "its state, from elsewhere on this machine"}},
+      .groups = {up_options(), server_options(), scheduling_options(), queue_options(), text_options(),
+                 model_options(), kv_options(), general_options()},
+  };
+}
+
+std::vector<CommandSpec> cluster_commands() {
+  constexpr Positional kNode = {"NODE", "name of a node, as `tandem status` shows it"};
+  return {
+      {.name = "node",
+       .summary = "Run one node of a cluster",
+       .details = "Computes prefills and decodes for the gateways of its cluster, which find it in the registry. "
+                  "SIGINT or SIGTERM moves its requests to other nodes (--drain-timeout), then it leaves.",
+       .positionals = {kModel},
+       .examples = {{"tandem node smollm2 --role decode --name d1", "in the cluster `default`"},
+                    {"tandem node smollm2 --control-host 10.0.0.5 --data-address tcp:10.0.0.5:0",
+                     "reached from other machines"}},
+       .groups = {node_options(), scheduling_options(), model_options(), kv_options(), general_options()}},
+      {.name = "gateway",
+       .summary = "Serve a cluster's nodes over the OpenAI API",
+       .details = "Serves as soon as a node has joined. Loads no weights. Its operator asks it with status, drain and "
+                  "role.",
+       .positionals = {kModel},
+       .examples = {{"tandem gateway smollm2 --port 8000", "of the cluster `default`"}},
+       .groups = {gateway_options(), server_options(), queue_options(), text_options(), length_options(),
+                  general_options()}},
+      {.name = "status",
+       .summary = "Show the nodes of a cluster",
+       .examples = {{"tandem status", "of the cluster `default` on this machine"},
+                    {"tandem status --json --gateway http://10.0.0.1:8000 --admin-key-file admin.key", "of another"}},
+       .groups = {json_options(), operator_options(), general_options()}},
+      {.name = "drain",
+       .summary = "Take a node out of a cluster",
+       .details = "It gets no new work, its requests move to other nodes, and it ends when none is left. `tandem up` "
+                  "does not start it again.",
+       .positionals = {kNode},
+       .examples = {{"tandem drain d1", "by the name that status shows"}},
+       .groups = {operator_options(), general_options()}},
+      {.name = "role",
+       .summary = "Give a node another role",
+       .details = "Refused for the last ready node of its role. What it may not keep moves to other nodes; weights "
+                  "stay.",
+       .positionals = {kNode, {"ROLE", "prefill, decode or mixed"}},
+       .examples = {{"tandem role p2 decode", "one more node for decode"}},
+       .groups = {operator_options(), general_options()}},
   };
 }
 
@@ -105,11 +165,13 @@ std::vector<CommandSpec> bench_commands() {
 }
 
 std::vector<CommandSpec> all_commands() {
-  std::vector<CommandSpec> all = {run_command(), serve_command(), pull_command(),
-                                  {.name = "list",
-                                   .summary = "List the models in the cache",
-                                   .examples = {{"tandem list", "name, size, last use"}},
-                                   .groups = {json_options(), general_options()}}};
+  std::vector<CommandSpec> all = {run_command(), serve_command(), up_command()};
+  for (CommandSpec& command : cluster_commands()) all.push_back(std::move(command));
+  all.push_back(pull_command());
+  all.push_back({.name = "list",
+                 .summary = "List the models in the cache",
+                 .examples = {{"tandem list", "name, size, last use"}},
+                 .groups = {json_options(), general_options()}});
   for (CommandSpec& command : inspect_commands()) all.push_back(std::move(command));
   for (CommandSpec& command : bench_commands()) all.push_back(std::move(command));
   all.push_back({.name = "options",

@@ -11,6 +11,31 @@ OptionSpec batched_tokens() {
           .help = "Tokens in one step; longer prompts are computed in chunks"};
 }
 
+OptionSpec max_model_len() {
+  return {.name = "max-model-len", .type = kInteger, .default_note = "the model's", .min = 1, .max = 1 << 24,
+          .help = "Longest prompt plus answer, in tokens; more than the model's is refused"};
+}
+
+OptionSpec drain_timeout() {
+  return {.name = "drain-timeout", .type = kNumber, .default_text = "30", .min = 0, .max = 86400,
+          .help = "Seconds that running requests get to end after SIGINT or SIGTERM; a second signal ends at once"};
+}
+
+OptionSpec cluster_name() {
+  return {.name = "cluster", .default_text = "default",
+          .help = "Name of the cluster. Its folder, with registry, sockets and logs, is of that name in "
+                  "$XDG_STATE_HOME/tandem (~/.local/state/tandem)"};
+}
+
+OptionSpec registry_path() {
+  return {.name = "registry", .default_note = "registry.json in the cluster's folder",
+          .help = "File that says who is a member and in which role"};
+}
+
+OptionSpec admin_key_file(std::string_view help) {
+  return {.name = "admin-key-file", .default_note = "no key", .help = help};
+}
+
 }  // namespace
 
 OptionGroup general_options() {
@@ -21,7 +46,7 @@ OptionGroup general_options() {
                .help = "How lines on stderr look"},
               {.name = "log-level", .type = kChoice, .default_text = "info",
                .choices = {"debug", "info", "warning", "error"},
-               .help = "Leave out log lines below this level; unset, only serve says more than warnings"},
+               .help = "Leave out log lines below this level; unset, only servers say more than warnings"},
               {.name = "cache-limit", .type = kBytes, .default_text = "50GB", .min = 0,
                .help = "Size of the cache of pulled models and packed weights; above it the longest unused go first"},
           }};
@@ -30,8 +55,7 @@ OptionGroup general_options() {
 OptionGroup model_options() {
   return {"Model",
           {
-              {.name = "max-model-len", .type = kInteger, .default_note = "the model's", .min = 1, .max = 1 << 24,
-               .help = "Longest prompt plus answer, in tokens; more than the model's is refused"},
+              max_model_len(),
               {.name = "activations", .type = kChoice, .default_text = "auto",
                .choices = {"auto", "f32", "int8", "bf16"},
                .help = "Type of activations inside linears. auto: int8 for block-quantised weights and with "
@@ -78,6 +102,12 @@ OptionGroup scheduling_options() {
                .help = "How long prompts are gathered while others run"},
               {.name = "tpot-target-ms", .type = kNumber, .default_text = "200", .min = 0, .max = 10000,
                .help = "Prefill chunks shrink so that a step with running sequences stays inside this; 0: off"},
+          }};
+}
+
+OptionGroup queue_options() {
+  return {"Queue",
+          {
               {.name = "max-queue-length", .type = kInteger, .default_text = "256", .min = 0, .max = 1 << 20,
                .help = "Requests that may wait; more are answered 503. 0: no limit"},
               {.name = "max-queue-per-key", .type = kInteger, .default_text = "0", .min = 0, .max = 1 << 20,
@@ -103,9 +133,61 @@ OptionGroup server_options() {
               {.name = "generation-config", .type = kChoice, .default_text = "auto", .choices = {"auto", "none"},
                .help = "Sampling of requests that leave it open. auto: as the model's generation_config.json says, "
                        "where there is one; none: temperature 1, all tokens"},
-              {.name = "drain-timeout", .type = kNumber, .default_text = "30", .min = 0, .max = 86400,
-               .help = "Seconds that running requests get to end after SIGINT or SIGTERM; a second signal ends at "
-                       "once"},
+              drain_timeout(),
+          }};
+}
+
+OptionGroup up_options() {
+  return {"Cluster",
+          {
+              {.name = "topology", .default_text = "1P1D",
+               .help = "Numbers of prefill, decode and mixed nodes: 2P1D, 3M, 1P1D1M"},
+              cluster_name(),
+              admin_key_file("File with the key that operators on other machines send to the gateway"),
+          }};
+}
+
+OptionGroup node_options() {
+  return {"Node",
+          {
+              {.name = "role", .type = kChoice, .default_text = "mixed", .choices = {"prefill", "decode", "mixed"},
+               .help = "What the node is asked for first; once the registry knows the node, its role there counts"},
+              {.name = "name", .default_note = "the role and the process's number",
+               .help = "Name of the node, which no other node of the cluster has"},
+              cluster_name(),
+              registry_path(),
+              {.name = "control-host", .default_text = "127.0.0.1", .help = "Address on which gateways reach it"},
+              {.name = "control-port", .type = kInteger, .default_text = "0", .min = 0, .max = 65535,
+               .help = "Port on which gateways reach it; 0: any free one"},
+              {.name = "data-address", .default_note = "shm: a socket in the cluster's folder",
+               .help = "Where other nodes send KV: shm:PATH on one machine, tcp:HOST:PORT between machines"},
+              drain_timeout(),
+          }};
+}
+
+OptionGroup gateway_options() {
+  return {"Cluster",
+          {
+              cluster_name(),
+              registry_path(),
+              admin_key_file("File with the key that operators on other machines send"),
+          }};
+}
+
+OptionGroup operator_options() {
+  return {"Gateway",
+          {
+              {.name = "gateway", .default_note = "what `tandem up` of the cluster says",
+               .help = "URL of the gateway, such as http://127.0.0.1:8000"},
+              cluster_name(),
+              admin_key_file("File with the gateway's admin key; on the gateway's machine none is needed"),
+          }};
+}
+
+OptionGroup length_options() {
+  return {"Model",
+          {
+              max_model_len(),
           }};
 }
 

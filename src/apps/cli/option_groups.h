@@ -9,7 +9,13 @@ OptionGroup general_options();     // every command
 OptionGroup model_options();       // every command that opens a model for work
 OptionGroup kv_options();
 OptionGroup scheduling_options();
+OptionGroup queue_options();
 OptionGroup server_options();
+OptionGroup up_options();          // of a cluster on this machine
+OptionGroup node_options();
+OptionGroup gateway_options();
+OptionGroup operator_options();    // how status, drain and role reach the gateway
+OptionGroup length_options();      // --max-model-len alone
 OptionGroup text_options();        // chat template and tokens
 OptionGroup answer_options();      // how `run` samples
 OptionGroup bench_engine_options();

@@ -85,6 +85,7 @@ struct Beat {
   uint32_t credits = 0;  // unfinished Prefills this session may have here; holds back first attempts only
   uint64_t config_revision = 0;
   bool is_draining = false;
+  bool is_busy = false;  // has something of this session's, and beats as fast as that asks for
 };
 
 struct Hello {

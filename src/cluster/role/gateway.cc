@@ -8,6 +8,12 @@ namespace tandem::role {
 
 using namespace handoff;
 
+// Whether a node that gets it has something of the request from then on.
+static bool makes_work(const SessionMessage& message) {
+  return std::holds_alternative<Reserve>(message) || std::holds_alternative<Prefill>(message) ||
+         std::holds_alternative<Hold>(message);
+}
+
 template <class Event>
 void Gateway::with_request(const RequestId& id, Nanos now, GatewayOuts& out, Cause cause, const Event& event) {
   const auto it = requests_.find(id);
@@ -33,6 +39,8 @@ void Gateway::carry_out(GatewayActions& actions, Nanos now, GatewayOuts& out) {
       const auto it = links_.find(to_node->node);
       if (it == links_.end() || it->second.state != LinkState::kOpen) continue;
       if (test_only.never_releases && std::holds_alternative<Release>(to_node->message)) continue;
+      // Only the first: a node that never answers would put its own suspicion off.
+      if (it->second.told_at == 0 && makes_work(to_node->message)) it->second.told_at = now;
       out.push_back(SendNode{to_node->node, it->second.stream, std::move(to_node->message)});
     } else if (const auto* emit = std::get_if<Emit>(&action)) {
       out.push_back(DeliverToken{emit->entry});
@@ -135,6 +143,8 @@ void Gateway::on_beat(const std::string& node, NodeLink& link, const Beat& beat,
     link.stuck_backoff = 0;
   }
   link.beat = beat;
+  // One that was under way when the node got its work says nothing of it.
+  if (beat.is_busy || now - link.told_at > 4 * config_.timing.node_beat_busy) link.told_at = 0;
   link.is_draining |= beat.is_draining;
   for (const MirrorProgress& progress : beat.mirrored) {
     with_request(progress.request, now, out, Cause::kPlanned, [&](GatewayRequest& request, const auto& context) {
@@ -229,8 +239,9 @@ void Gateway::watch(Nanos now, GatewayOuts& out) {
       close(link, now);
     }
     if (link.state != LinkState::kOpen) continue;
-    const bool has_work = link.num_requests > 0;
-    const Nanos last = link.gaps.last_heard();
+    // Only a node that knows of work beats fast: it said so, or has been told since.
+    const bool has_work = link.num_requests > 0 && (link.beat.is_busy || link.told_at != 0);
+    const Nanos last = std::max(link.gaps.last_heard(), link.told_at);
     const Nanos silence = now - last - own_stall_.largest_since(last);
     const Nanos limit = has_work ? link.gaps.suspect_after(config_.timing) : config_.timing.suspect_idle;
     count.num_busy += has_work;

@@ -83,6 +83,7 @@ struct NodeLink {
   handoff::Nanos stuck_backoff = 0;  // a stuck engine's node speaks well and does nothing: it is asked ever more rarely
   uint32_t num_prefills = 0, num_decodes = 0;  // this gateway's, by role in their pairs
   uint32_t num_requests = 0;                   // this gateway's that may have something here
+  handoff::Nanos told_at = 0;                  // when it got work that no beat has shown yet; 0: none
 };
 
 class Gateway final : public handoff::Placement {

@@ -37,7 +37,7 @@ void Node::on_hello(const std::string& gateway, uint64_t stream, const Hello& he
       break;
     case NodeSessions::HelloResult::kFirst: break;
   }
-  last_beat_[gateway] = now;
+  last_beat_[gateway] = {now, false};
   send_to_gateway(gateway,
                   Hello{1, config_.self, hello.session, config_.fingerprint, config_.role, config_.role_epoch,
                         config_.pool.num_blocks, config_.credits, kv_.num_private()},
@@ -168,6 +168,7 @@ Beat Node::make_beat(const std::string& gateway, const EngineProgress& progress)
   beat.shared_free = kv_.pool().num_available(kv::Part::kShared);
   beat.credits = is_draining_ ? 0 : config_.credits;
   beat.is_draining = is_draining_;
+  beat.is_busy = num_entries_of(gateway) > 0;
   for (const auto& [id, entry] : entries_) {
     const bool is_decoding = entry.target && entry.target->state() == Target::State::kDecoding;
     beat.num_running += is_decoding;
@@ -181,10 +182,11 @@ Beat Node::make_beat(const std::string& gateway, const EngineProgress& progress)
 void Node::send_beats(const EngineProgress& progress, Nanos now, NodeActions& out) {
   for (const auto& [gateway, session] : sessions_.all()) {
     const bool is_busy = num_entries_of(gateway) > 0;
-    const Nanos every = is_busy ? config_.timing.node_beat_busy : config_.timing.node_beat_idle;
-    Nanos& last = last_beat_[gateway];
-    if (now - last < every) continue;
-    last = now;
+    LastBeat& last = last_beat_[gateway];
+    // Whoever was busy says soon that it no longer is, or its silence would be taken for a death.
+    const Nanos every = is_busy || last.was_busy ? config_.timing.node_beat_busy : config_.timing.node_beat_idle;
+    if (now - last.at < every) continue;
+    last = {now, is_busy};
     send_to_gateway(gateway, make_beat(gateway, progress), out);
   }
 }

@@ -135,7 +135,11 @@ class Node {
   KvStore kv_;
   handoff::NodeSessions sessions_;
   std::map<Id, Entry> entries_;  // ordered: the same events give the same actions
-  std::map<std::string, handoff::Nanos> last_beat_;  // by gateway
+  struct LastBeat {
+    handoff::Nanos at = 0;
+    bool was_busy = false;
+  };
+  std::map<std::string, LastBeat> last_beat_;  // by gateway
   uint64_t next_landing_ = 1;
   uint64_t io_seq_ = 0, step_seq_ = 0;
   uint64_t num_stale_ = 0;

@@ -19,6 +19,7 @@ struct ChildSpec {
   std::vector<std::string> variables;  // NAME=value, beside those of this process
   std::vector<int> cores;              // may run on these only; empty: on any
   std::string log_path;                // its stdout and stderr are appended there
+  bool may_leave = false;              // with code 0 it has ended for good; else it is started again
   uint32_t stop_stage = 0;             // children of a lower stage end before those of a higher one are asked to
   int64_t stop_grace_ns = 5'000'000'000;  // from being asked to end to being killed
 };

@@ -120,7 +120,7 @@ void Supervisor::on_exit(Child& child, const ProcessExit& exit) {
     return;
   }
   // Code 0 is a node's own word that it has left: it was drained.
-  if (child.phase == ChildPhase::kReady && exit.signal == 0 && exit.code == 0) {
+  if (child.spec.may_leave && child.phase == ChildPhase::kReady && exit.signal == 0 && exit.code == 0) {
     child.phase = ChildPhase::kLeft;
     news_.push_back(child.spec.name + " has left the cluster");
     return;

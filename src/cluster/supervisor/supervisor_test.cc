@@ -23,6 +23,7 @@ struct Cluster {
     specs[1].name = "p1";
     specs[2].name = "d1";
     specs[1].stop_stage = specs[2].stop_stage = 1;
+    specs[1].may_leave = specs[2].may_leave = true;
     return specs;
   }
 
@@ -165,11 +166,15 @@ TEST_CASE("a process that cannot be had is a fault like any other") {
   CHECK(supervisor.take_news()[0].find("p1 could not be started: no process") == 0);
 }
 
-TEST_CASE("a node that ends with code 0 has left, and is not started again") {
+TEST_CASE("a node that ends with code 0 has left, and is not started again; a gateway is") {
   Cluster cluster;
   cluster.all_say("ready");
   cluster.processes.end("p1", {0, 0});
+  cluster.processes.end("gateway", {0, 0});
   cluster.pass_s(20);
+  CHECK(cluster.processes.num_starts("gateway") == 2);
+  cluster.processes.say("gateway", "ready");
+  cluster.supervisor.step(0);
   CHECK(cluster.phase("p1") == ChildPhase::kLeft);
   CHECK(cluster.processes.num_starts("p1") == 1);
   CHECK(cluster.supervisor.are_all_ready());

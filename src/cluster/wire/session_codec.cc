@@ -255,6 +255,7 @@ void put(const Beat& from, pb::Beat& to) {
   to.set_credits(from.credits);
   to.set_config_revision(from.config_revision);
   to.set_is_draining(from.is_draining);
+  to.set_is_busy(from.is_busy);
 }
 Status take(const pb::MirrorProgress& from, MirrorProgress& to) {
   TRY(take_request(from, to));
@@ -279,6 +280,7 @@ Status take(const pb::Beat& from, Beat& to) {
   to.credits = from.credits();
   to.config_revision = from.config_revision();
   to.is_draining = from.is_draining();
+  to.is_busy = from.is_busy();
   return Done{};
 }
 

@@ -457,6 +457,31 @@ TEST_CASE("a folder that is not there is an error") {
   CHECK_FALSE(attempt.run());
 }
 
+TEST_CASE("a call gets the body of any status, sends its token and its JSON, and follows no redirect") {
+  ScriptedServer server([](ScriptedServer::Connection& out, const ScriptedServer::Request& request, size_t) {
+    CHECK(request.header("Authorization") == "Bearer k");
+    if (request.path == "/moved")
+      out.say("HTTP/1.1 302 Found\r\nLocation: /else\r\nContent-Length: 0\r\n\r\n");
+    else if (request.head.starts_with("POST"))
+      out.say("HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno");
+    else
+      out.say("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes");
+  });
+  const auto call = [&](const std::string& path, std::optional<std::string> json) {
+    auto answer = http_call({server.url(path), std::move(json), "k"});
+    REQUIRE(answer);
+    return std::move(answer).value();
+  };
+  CHECK(call("/", std::nullopt).body == "yes");
+  CHECK(call("/", "{}").status == 404);
+  CHECK(call("/", "").body == "no");
+  CHECK(call("/moved", std::nullopt).status == 302);
+  const auto nobody = http_call({"http://127.0.0.1:1/x", "{}", "k"});
+  REQUIRE_FALSE(nobody);
+  CHECK(nobody.error().code == ErrorCode::kUnavailable);
+  CHECK(nobody.error().message.find("POST http://127.0.0.1:1/x: no connection") == 0);
+}
+
 TEST_CASE("texts have a limit") {
   ScriptedServer server(
       [&](Connection& connection, const Request&, size_t) { connection.say(reply_text("200 OK", "", "12345")); });

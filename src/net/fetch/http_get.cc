@@ -12,6 +12,7 @@ namespace tandem::fetch {
 namespace {
 
 constexpr size_t kMaxErrorTextBytes = 300;
+constexpr size_t kMaxAnswerBytes = 16 << 20;
 constexpr long kLowSpeedBytesPerS = 1;
 
 struct CurlDeleter {
@@ -120,8 +121,9 @@ std::optional<Origin> origin_of(const std::string& text) {
                 url_part(url.get(), CURLUPART_PORT, CURLU_DEFAULT_PORT)};
 }
 
-HttpFailure transfer_failure(const std::string& url, CURLcode code, const char* detail, int stall_timeout_s) {
-  std::string message = "GET " + printable_url(url) + ": ";
+// `what`: method and printable URL.
+HttpFailure transfer_failure(const std::string& what, CURLcode code, const char* detail, int stall_timeout_s) {
+  std::string message = what + ": ";
   switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
@@ -150,10 +152,27 @@ HttpFailure transfer_failure(const std::string& url, CURLcode code, const char* 
   }
 }
 
+void set_basics(CURL* curl, const std::string& url, int connect_timeout_s, int stall_timeout_s, char* detail) {
+  curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(curl, CURLOPT_USERAGENT, "tandem");
+  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, detail);
+  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, static_cast<long>(connect_timeout_s));
+  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, kLowSpeedBytesPerS);
+  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, static_cast<long>(stall_timeout_s));
+}
+
+const char* detail_of(CURLcode code, const char* detail) {
+  return detail[0] != '\0' ? detail : curl_easy_strerror(code);
+}
+
+std::string bearer_header(const std::string& token) { return "Authorization: Bearer " + token; }
+
 CurlList request_headers(const HttpGet& request, bool sends_token) {
   curl_slist* list = nullptr;
   if (sends_token && !request.bearer_token.empty())
-    list = curl_slist_append(list, ("Authorization: Bearer " + request.bearer_token).c_str());
+    list = curl_slist_append(list, bearer_header(request.bearer_token).c_str());
   if (request.first_byte > 0) list = curl_slist_append(list, ("If-Range: " + request.if_range).c_str());
   return CurlList(list);
 }
@@ -166,15 +185,8 @@ HttpReply get_once(const HttpGet& request, const std::string& url, bool sends_to
   CURL* curl = handle.get();
   char detail[CURL_ERROR_SIZE] = "";
   const CurlList headers = request_headers(request, sends_token);
-  curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+  set_basics(curl, url, request.connect_timeout_s, request.stall_timeout_s, detail);
   curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
-  curl_easy_setopt(curl, CURLOPT_USERAGENT, "tandem");
-  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, detail);
-  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, static_cast<long>(request.connect_timeout_s));
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, kLowSpeedBytesPerS);
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, static_cast<long>(request.stall_timeout_s));
   curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header);
   curl_easy_setopt(curl, CURLOPT_HEADERDATA, &transfer);
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
@@ -187,12 +199,19 @@ HttpReply get_once(const HttpGet& request, const std::string& url, bool sends_to
   }
   const CURLcode code = curl_easy_perform(curl);
   if (code != CURLE_OK && !transfer.reply.failure) {
-    const char* text = detail[0] != '\0' ? detail : curl_easy_strerror(code);
-    transfer.reply.failure = transfer_failure(request.url, code, text, request.stall_timeout_s);
+    transfer.reply.failure = transfer_failure("GET " + printable_url(request.url), code, detail_of(code, detail),
+                                              request.stall_timeout_s);
   }
   const char* target = nullptr;
   if (curl_easy_getinfo(curl, CURLINFO_REDIRECT_URL, &target) == CURLE_OK && target != nullptr) next_url = target;
   return std::move(transfer.reply);
+}
+
+size_t on_answer(char* bytes, size_t size, size_t count, void* context) {
+  auto& body = *static_cast<std::string*>(context);
+  if (body.size() + size * count > kMaxAnswerBytes) return CURL_WRITEFUNC_ERROR;
+  body.append(bytes, size * count);
+  return size * count;
 }
 
 HttpReply failed(const HttpGet& request, const std::string& why) {
@@ -224,6 +243,34 @@ HttpReply http_get(const HttpGet& request, const HttpSink& sink) {
     sends_token = sends_token && *next == *first;
     url = std::move(next_url);
   }
+}
+
+Result<HttpAnswer> http_call(const HttpCall& call) {
+  initialise_library();
+  const CurlHandle handle(curl_easy_init());
+  CURL* curl = handle.get();
+  char detail[CURL_ERROR_SIZE] = "";
+  curl_slist* list = curl_slist_append(nullptr, "Content-Type: application/json");
+  if (!call.bearer_token.empty()) list = curl_slist_append(list, bearer_header(call.bearer_token).c_str());
+  const CurlList headers(list);
+  HttpAnswer answer;
+  set_basics(curl, call.url, call.connect_timeout_s, call.stall_timeout_s, detail);
+  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
+  curl_easy_setopt(curl, CURLOPT_PROXY, "");
+  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_answer);
+  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &answer.body);
+  if (call.json) {
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.json->size()));
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDS, call.json->c_str());
+  }
+  if (const CURLcode code = curl_easy_perform(curl); code != CURLE_OK) {
+    const std::string what = (call.json ? "POST " : "GET ") + printable_url(call.url);
+    return transfer_failure(what, code, detail_of(code, detail), call.stall_timeout_s).error;
+  }
+  long status = 0;
+  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+  answer.status = static_cast<int>(status);
+  return answer;
 }
 
 Error http_status_error(const std::string& url, const HttpReply& reply) {

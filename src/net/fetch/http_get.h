@@ -1,5 +1,6 @@
 #pragma once
-// http_get: one GET over http or https, redirects followed. The library (libcurl) stays in http_get.cc.
+// http_get: one GET over http or https, redirects followed. http_call: one GET or POST to a service of our own, none
+// followed. The library (libcurl) stays in http_get.cc.
 //
 // Blocks the calling thread; any number of threads at once. A bearer token goes only to the scheme, host and port of
 // the first URL: once a redirect has led elsewhere it is not sent again. https never falls back to http.
@@ -49,6 +50,22 @@ struct HttpReply {
 using HttpSink = std::function<Status(const HttpHead& head, std::string_view bytes)>;
 
 HttpReply http_get(const HttpGet& request, const HttpSink& sink);
+
+struct HttpCall {
+  std::string url;
+  std::optional<std::string> json;  // a POST of it; absent: a GET
+  std::string bearer_token;         // empty: none
+  int connect_timeout_s = 5;
+  int stall_timeout_s = 30;
+};
+
+struct HttpAnswer {
+  int status = 0;
+  std::string body;  // of any status
+};
+
+// No proxy is asked. An Error: no answer came, or more than 16 MB.
+Result<HttpAnswer> http_call(const HttpCall& call);
 
 // The Error for a reply that is not 2xx.
 Error http_status_error(const std::string& url, const HttpReply& reply);

@@ -37,6 +37,15 @@ void pause_cpu() {
 #endif
 }
 
+void pin_thread(std::thread& thread, int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  pthread_setaffinity_np(thread.native_handle(), sizeof set, &set);
+}
+
+}  // namespace
+
 std::vector<int> usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -47,15 +56,6 @@ std::vector<int> usable_cores() {
   }
   return cores;
 }
-
-void pin_thread(std::thread& thread, int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  pthread_setaffinity_np(thread.native_handle(), sizeof set, &set);
-}
-
-}  // namespace
 
 uint32_t num_usable_cores() {
   const size_t cores = usable_cores().size();

@@ -91,7 +91,8 @@ class Team {
   std::vector<std::thread> threads_;
 };
 
-// How many cores this process may use, its affinity mask counted.
-uint32_t num_usable_cores();
+// The cores that this process may use: its affinity mask. Empty when that cannot be read.
+std::vector<int> usable_cores();
+uint32_t num_usable_cores();  // at least 1
 
 }  // namespace tandem::cpu

@@ -1,0 +1,135 @@
+#include <atomic>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "api/cluster/cluster_api.h"
+#include "api/openai/openai_api.h"
+#include "api/openai/serving_gate.h"
+#include "apps/cluster_facts.h"
+#include "apps/front.h"
+#include "apps/signal_watcher.h"
+#include "apps/state_folder.h"
+#include "apps/subcommands.h"
+#include "apps/supervisor_channel.h"
+#include "apps/version.h"
+#include "apps/wiring.h"
+#include "base/log.h"
+#include "cluster/gateway/gateway_process.h"
+#include "cluster/registry/file_registry.h"
+
+namespace tandem::apps {
+namespace {
+
+constexpr double kPoll_s = 0.1;
+constexpr double kSignalPoll_s = 3600;
+
+class GatewayControl final : public cluster_api::ClusterControl {
+ public:
+  explicit GatewayControl(gateway::GatewayProcess& gateway) : gateway_(gateway) {}
+  std::string status_json() override { return gateway_.status_json(); }
+  Status drain(const std::string& node) override { return gateway_.drain(node); }
+  Result<uint64_t> set_role(const std::string& node, handoff::Role role) override {
+    return gateway_.set_role(node, role);
+  }
+
+ private:
+  gateway::GatewayProcess& gateway_;
+};
+
+// Taken down in the order of Serving in serve_command.cc: no new calls, then no more tokens, then the API.
+struct Front {
+  explicit Front(std::string admin_key) : cluster_api(std::move(admin_key)) {}
+
+  MetricRegistry metrics;
+  SystemClock clock;
+  openai::ServingGate gate{metrics, program_version()};
+  cluster_api::ClusterApi cluster_api;
+  LoadedText model;
+  std::unique_ptr<gateway::GatewayProcess> gateway;
+  std::optional<GatewayControl> control;
+  std::unique_ptr<openai::OpenAiApi> api;
+  std::unique_ptr<http::HttpServer> server;
+
+  ~Front() {
+    if (server != nullptr) server->stop(0);
+    if (gateway != nullptr) gateway->stop();
+    api.reset();
+  }
+
+  void operator()(http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer) const {
+    if (cluster_api::ClusterApi::is_own_path(request.path)) cluster_api(std::move(request), std::move(writer));
+    else gate(std::move(request), std::move(writer));
+  }
+};
+
+// Until a node has told them; a signal meanwhile ends the process (SignalWatcher). The registry is looked at over and
+// over: its file may come later than this process.
+ClusterFacts wait_for_facts(registry::Registry& registry, SignalWatcher& signals) {
+  for (bool is_said = false;; signals.wait(kPoll_s)) {
+    const auto polled = registry.poll(0);
+    if (polled && polled.value()) {
+      if (const auto facts = cluster_facts_in(*polled.value())) return *facts;
+    }
+    if (!is_said) log_info("apps", "waiting for a node to join");
+    is_said = true;
+  }
+}
+
+gateway::GatewayProcessConfig gateway_config(const OptionValues& values, const model::ModelConfig& model,
+                                             const ClusterFacts& facts, const std::string& name) {
+  gateway::GatewayProcessConfig config;
+  config.policy.self.id = "gateway";
+  config.model_name = name;
+  config.limits.max_model_len = facts.max_model_len;
+  if (values.has("max-model-len")) {
+    config.limits.max_model_len =
+        std::min(config.limits.max_model_len, static_cast<uint32_t>(values.integer("max-model-len")));
+  }
+  config.limits.vocab_size = model.vocab;
+  config.limits.max_logprobs = static_cast<uint32_t>(values.integer("max-logprobs"));
+  config.max_queue_length = static_cast<uint32_t>(values.integer("max-queue-length"));
+  config.max_queued_per_tenant = static_cast<uint32_t>(values.integer("max-queue-per-key"));
+  return config;
+}
+
+}  // namespace
+
+Result<int> run_gateway(const cli::Invocation& invocation) {
+  const OptionValues& values = invocation.values;
+  SignalWatcher signals;
+  SupervisorChannel supervisor;
+  TRY_ASSIGN(std::string key, admin_key(values));
+  TRY_ASSIGN(const StateFolder folder, StateFolder::open(values.text("cluster")));
+  registry::FileRegistry registry(values.has("registry") ? values.text("registry") : folder.registry());
+  Front front(std::move(key));
+  // The port is taken first, as in serve.
+  TRY_ASSIGN(front.server, listen(values, [&front](http::HttpRequest request, auto writer) {
+               front(std::move(request), std::move(writer));
+             }));
+  TRY_ASSIGN(front.model, load_text(invocation.positionals[0], values));
+  const ClusterFacts facts = wait_for_facts(registry, signals);
+  const openai::ApiConfig config =
+      api_config(values, {invocation.positionals[0], front.model.sampling, facts.fingerprint});
+  TRY_ASSIGN(front.gateway, gateway::GatewayProcess::start(
+                                gateway_config(values, front.model.config, facts, config.served_names[0]), registry,
+                                front.clock, front.metrics));
+  front.control.emplace(*front.gateway);
+  front.api = std::make_unique<openai::OpenAiApi>(*front.gateway, *front.model.text, config, front.metrics,
+                                                  front.clock);
+  front.cluster_api.open(*front.control);
+  front.gate.open(*front.api);
+  signals.start_reporting();
+
+  const std::string url = url_of(values.text("host"), front.server->port());
+  supervisor.look_before_beats([&front] { return "status " + front.gateway->status_json(); });
+  supervisor.say("ready " + url);
+  say_serving(config.served_names[0], url);
+  while (!signals.wait(kSignalPoll_s)) {
+  }
+  drain_front(front.gate, *front.gateway, *front.server, values.number("drain-timeout"));
+  supervisor.look_before_beats({});
+  return kExitDone;
+}
+
+}  // namespace tandem::apps

@@ -1,0 +1,149 @@
+#include <unistd.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "apps/cluster_facts.h"
+#include "apps/model_source.h"
+#include "apps/runner_memory.h"
+#include "apps/signal_watcher.h"
+#include "apps/state_folder.h"
+#include "apps/subcommands.h"
+#include "apps/supervisor_channel.h"
+#include "apps/wiring.h"
+#include "base/log.h"
+#include "cluster/node/node_process.h"
+#include "cluster/registry/file_registry.h"
+#include "serve/runner/file_hash.h"
+#include "serve/text/text_stop_rule.h"
+
+namespace tandem::apps {
+namespace {
+
+constexpr double kLook_s = 0.2;  // at the registry
+constexpr useconds_t kIdleLook_us = 20'000;
+
+std::string node_name(const OptionValues& values) {
+  return values.has("name") ? values.text("name") : fmt::format("{}-{}", values.text("role"), getpid());
+}
+
+// Half of the pool for decodes and half for prefills and the cache, whatever the role: a node that survives does both,
+// and roles change. Half of the second half may be held for decodes elsewhere.
+kv::PoolShape pool_shape(const runner::ModelRunner& runner) {
+  return {runner.num_blocks(), runner.num_blocks() / 2, runner.block_tokens()};
+}
+
+handoff::Fingerprint fingerprint_of(const runner::ModelRunner& runner, std::string weights) {
+  const td_kv_layout& kv = runner.kv_layout();
+  handoff::Fingerprint fingerprint;
+  fingerprint.weights = std::move(weights);
+  fingerprint.kv_layout = fmt::format("{}/{}/{}", kv.block_stride, kv.layer_stride, kv.head_stride);
+  fingerprint.kv_dtype = std::to_string(kv.kind);
+  fingerprint.numerics = runner.fingerprint();
+  fingerprint.block_size = kv.block_tokens;
+  fingerprint.num_layers = kv.num_layers;
+  fingerprint.num_kv_heads = kv.num_kv_heads;
+  return fingerprint;
+}
+
+Result<std::string> weights_hash(const std::string& model) {
+  TRY_ASSIGN(const std::string path, locate_model(model));
+  TRY_ASSIGN(const model::WeightFiles files, model::WeightFiles::open(path));
+  return runner::cached_file_hash(files, cache_folder() + "/packed");
+}
+
+node::NodeProcessConfig node_config(const OptionValues& values, const StateFolder& folder,
+                                    const runner::ModelRunner& runner, const RunnerMemory& kv) {
+  const sched::SchedulerConfig sched = engine_config(values, runner, {}).sched;
+  node::NodeProcessConfig config;
+  config.policy.self.id = node_name(values);
+  config.policy.role = *registry::role_of(values.text("role"));
+  config.policy.pool = pool_shape(runner);
+  config.policy.num_layer_groups = num_layer_groups(runner);
+  config.policy.max_pinned_blocks = runner.num_blocks() / 4;
+  config.policy.bytes_per_block = kv.part_bytes() * num_layer_groups(runner);
+  config.engine.block_size = runner.block_tokens();
+  config.engine.num_layer_groups = num_layer_groups(runner);
+  config.engine.max_sequences = sched.max_num_seqs;
+  config.engine.budget.max_tokens = sched.max_num_batched_tokens;
+  config.engine.budget.target_s = sched.tpot_target_ms * 1e-3;
+  config.engine.eos_ids = sched.eos_ids;
+  config.control_host = values.text("control-host");
+  config.control_port = static_cast<uint16_t>(values.integer("control-port"));
+  config.data_address = values.has("data-address") ? values.text("data-address")
+                                                   : "shm:" + folder.socket(config.policy.self.id);
+  return config;
+}
+
+node::StopRuleMaker stop_rules(const text::Tokenizer& tokenizer) {
+  return [&tokenizer](const handoff::RequestState& state) -> std::unique_ptr<sched::StopRule> {
+    if (state.stop_strings.empty()) return nullptr;
+    const text::OutputTextOptions shown = {state.stop_strings, false, !state.shows_special};
+    return std::make_unique<text::TextStopRule>(tokenizer, shown, state.prompt);
+  };
+}
+
+// Whether an operator has taken it out, which its record says.
+bool is_told_to_drain(registry::Registry& registry, const handoff::NodeRef& self) {
+  const auto polled = registry.poll(0);
+  if (!polled || !polled.value()) return false;
+  const auto it = (*polled.value()).nodes.find(self.id);
+  return it != (*polled.value()).nodes.end() && it->second.incarnation == self.incarnation &&
+         it->second.state == registry::NodeState::kDraining;
+}
+
+// Until a signal comes or an operator takes the node out.
+void wait_for_end(SignalWatcher& signals, registry::Registry& registry, const node::NodeProcess& node) {
+  while (!signals.wait(kLook_s) && !is_told_to_drain(registry, node.self())) {
+  }
+}
+
+void drain(node::NodeProcess& node, double timeout_s) {
+  log_info("apps", "draining", {{"timeout_s", fmt::format("{}", timeout_s)}});
+  node.drain();
+  const SystemClock clock;
+  const double end_s = clock.now_s() + timeout_s;
+  while (!node.is_idle() && clock.now_s() < end_s) usleep(kIdleLook_us);
+  if (!node.is_idle()) log_warning("apps", "requests were still here at the end of the drain timeout");
+  node.stop();
+}
+
+}  // namespace
+
+Result<int> run_node(const cli::Invocation& invocation) {
+  const OptionValues& values = invocation.values;
+  SignalWatcher signals;
+  SupervisorChannel supervisor;
+  TRY(check_name("node", node_name(values)));
+  TRY_ASSIGN(const StateFolder folder, StateFolder::open(values.text("cluster")));
+  registry::FileRegistry registry(values.has("registry") ? values.text("registry") : folder.registry());
+  TRY_ASSIGN(const LoadedModel model, load_model(invocation.positionals[0], values));
+  TRY_ASSIGN(const std::unique_ptr<RunnerMemory> kv, RunnerMemory::over(*model.runner));
+  const uint32_t room = std::min(model.runner->max_model_len(),
+                                 model.runner->num_blocks() / 4 * model.runner->block_tokens());
+  TRY(tell_cluster_facts(registry, {room, model.runner->fingerprint()}));
+  const SystemClock clock;
+  MetricRegistry metrics;
+  node::NodeProcessConfig config = node_config(values, folder, *model.runner, *kv);
+  TRY_ASSIGN(std::string weights, weights_hash(invocation.positionals[0]));
+  config.policy.fingerprint = fingerprint_of(*model.runner, std::move(weights));
+  TRY_ASSIGN(const std::unique_ptr<node::NodeProcess> node,
+             node::NodeProcess::start(std::move(config), *model.runner, *kv, registry,
+                                      stop_rules(model.text->tokenizer), clock, metrics));
+  signals.start_reporting();
+  log_info("apps", "node ready",
+           {{"node", node->self().id},
+            {"role", values.text("role")},
+            {"control_port", std::to_string(node->control_port())},
+            {"kv_blocks", std::to_string(model.runner->num_blocks())},
+            {"max_model_len", std::to_string(room)}});
+  supervisor.look_before_beats([&node] { return fmt::format("requests {}", node->load().num_requests); });
+  supervisor.say("ready");
+  wait_for_end(signals, registry, *node);
+  drain(*node, values.number("drain-timeout"));
+  supervisor.look_before_beats({});
+  return kExitDone;
+}
+
+}  // namespace tandem::apps

@@ -1,0 +1,95 @@
+#include "cluster/supervisor/status_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/json.h"
+
+namespace tandem::supervisor {
+namespace {
+
+std::string text_of(const JsonValue& object, std::string_view key) {
+  const JsonValue* value = object.find(key);
+  const std::string* text = value != nullptr ? value->if_string() : nullptr;
+  return text != nullptr ? *text : std::string("?");
+}
+
+std::optional<uint64_t> number_of(const JsonValue& object, std::string_view key) {
+  const JsonValue* value = object.find(key);
+  uint64_t number = 0;
+  if (value == nullptr || !value->as_uint64(number)) return std::nullopt;
+  return number;
+}
+
+std::optional<uint64_t> sum(std::optional<uint64_t> a, std::optional<uint64_t> b) {
+  if (!a || !b) return std::nullopt;
+  return *a + *b;
+}
+
+using Column = std::vector<std::string>;
+
+std::string cell(const std::optional<uint64_t>& number) { return number ? std::to_string(*number) : "-"; }
+
+std::string kv_cell(const NodeRow& row) {
+  if (!row.kv_total || !row.kv_free || *row.kv_total == 0) return "-";
+  const uint64_t used = *row.kv_total - std::min(*row.kv_free, *row.kv_total);
+  return fmt::format("{} % of {}", (used * 100 + *row.kv_total / 2) / *row.kv_total, *row.kv_total);
+}
+
+}  // namespace
+
+Result<std::vector<NodeRow>> rows_of_status(const std::string& json) {
+  auto parsed = JsonValue::parse(json);
+  if (!parsed) return Error{ErrorCode::kCorrupt, "the gateway's status: " + parsed.error().message};
+  const JsonValue* nodes = parsed->find("nodes");
+  if (nodes == nullptr || nodes->if_array() == nullptr) {
+    return Error{ErrorCode::kCorrupt, "the gateway's status names no nodes"};
+  }
+  std::vector<NodeRow> rows;
+  for (const JsonValue& node : *nodes->if_array()) {
+    NodeRow row;
+    row.id = text_of(node, "id");
+    row.role = text_of(node, "role");
+    row.state = text_of(node, "state");
+    row.pid = number_of(node, "pid");
+    row.running = number_of(node, "running");
+    row.waiting = number_of(node, "waiting");
+    if (const JsonValue* kv = node.find("kv"); kv != nullptr) {
+      row.kv_total = sum(number_of(*kv, "private_total"), number_of(*kv, "shared_total"));
+      row.kv_free = sum(number_of(*kv, "private_free"), number_of(*kv, "shared_free"));
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::string status_table(const std::vector<NodeRow>& rows) {
+  std::vector<Column> columns = {{"NODE"}, {"ROLE"}, {"STATE"}, {"PID"}, {"RUNNING"}, {"WAITING"}, {"KV BLOCKS"},
+                                 {"RESTARTS"}};
+  constexpr size_t kNumTexts = 3;
+  for (const NodeRow& row : rows) {
+    const std::string cells[] = {row.id,           row.role,          row.state,    cell(row.pid),
+                                 cell(row.running), cell(row.waiting), kv_cell(row), cell(row.restarts)};
+    for (size_t i = 0; i < columns.size(); ++i) columns[i].push_back(cells[i]);
+  }
+  const auto is_empty = [](const Column& column) {
+    return std::all_of(column.begin() + 1, column.end(), [](const std::string& text) { return text == "-"; });
+  };
+  std::string text;
+  for (size_t line = 0; line <= rows.size(); ++line) {
+    std::string words;
+    for (size_t i = 0; i < columns.size(); ++i) {
+      if (i >= kNumTexts && is_empty(columns[i])) continue;
+      size_t width = 0;
+      for (const std::string& word : columns[i]) width = std::max(width, word.size());
+      words += i < kNumTexts ? fmt::format("{:<{}}  ", columns[i][line], width)
+                             : fmt::format("{:>{}}  ", columns[i][line], width);
+    }
+    words.erase(words.find_last_not_of(' ') + 1);
+    text += words + "\n";
+  }
+  return text;
+}
+
+}  // namespace tandem::supervisor

@@ -1,0 +1,297 @@
+#!/usr/bin/env python3
+"""A cluster of processes as its users meet it: cluster.py TANDEM FIXTURES. Answers equal those of one process byte for
+byte, also when nodes are killed or stopped in the middle of streams; an operator's orders; nothing is left behind.
+Standard library only. Exits 1 at the first fault."""
+import concurrent.futures, http.client, json, os, pathlib, re, signal, subprocess, sys, tempfile, threading, time
+
+TANDEM, FIXTURES = sys.argv[1], pathlib.Path(sys.argv[2])
+MODEL = str(FIXTURES / "tiny" / "llama-gqa.F16.gguf")
+FLAGS = ["--port", "0", "--served-model-name", "tiny", "--kv-blocks", "1024", "--threads", "1",
+         "--max-model-len", "2000", "--isa", "scalar"]  # plain loops: streams are long enough to be hit in the middle
+START_TIMEOUT_S, END_TIMEOUT_S, ANSWER_TIMEOUT_S = 120, 60, 120
+scratch = tempfile.TemporaryDirectory(prefix="tandem-cluster-")
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_")} | {
+    "XDG_CACHE_HOME": scratch.name + "/cache", "XDG_STATE_HOME": scratch.name + "/state"}
+LOGS = pathlib.Path(scratch.name) / "state" / "tandem"
+WORDS = "the quick brown fox jumps over a lazy dog while seven wizards brew potions under pale moons".split()
+running = []  # processes to kill when the test fails
+
+
+def check(condition, what):
+    if not condition:
+        for process in running:
+            process.kill()
+        for log in sorted(LOGS.glob("*/*.log")):
+            print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}", file=sys.stderr)
+        print(f"FAILED: {what}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def text_of(length, seed):
+    return " ".join(WORDS[(seed * 7 + i * i) % len(WORDS)] for i in range(length))
+
+
+def requests():
+    """Twenty, each of another kind."""
+    def completion(**fields):
+        return "/v1/completions", {"model": "tiny", "max_tokens": 24, "return_token_ids": True} | fields
+
+    def chat(**fields):
+        return "/v1/chat/completions", {"model": "tiny", "max_tokens": 24} | fields
+
+    greedy, warm = {"temperature": 0}, {"temperature": 0.9}
+    said = [{"role": "user", "content": "Tell me about " + text_of(5, 3)}]
+    return [
+        completion(prompt="Hello", **greedy),
+        completion(prompt=text_of(300, 1), **greedy),
+        completion(prompt=text_of(16, 2), max_tokens=120, ignore_eos=True, **greedy),
+        completion(prompt="a", max_tokens=1, **greedy),
+        completion(prompt=text_of(40, 4), seed=11, **warm),
+        completion(prompt=text_of(40, 4), seed=12, top_p=0.8, **warm),
+        completion(prompt=text_of(70, 5), seed=13, top_k=20, min_p=0.02, **warm),
+        completion(prompt=text_of(30, 6), repetition_penalty=1.3, **greedy),
+        completion(prompt=text_of(30, 6), presence_penalty=0.7, frequency_penalty=0.4, seed=14, **warm),
+        completion(prompt=text_of(20, 7), n=2, seed=15, **warm),
+        completion(prompt=text_of(200, 8), n=2, seed=16, max_tokens=60, ignore_eos=True, **warm),
+        completion(prompt=text_of(25, 9), logprobs=3, **greedy),
+        completion(prompt=text_of(25, 9), logprobs=5, seed=17, n=2, **warm),
+        completion(prompt=text_of(15, 10), stop=["e", "qu"], max_tokens=80, **greedy),
+        completion(prompt=text_of(15, 10), stop=["o"], include_stop_str_in_output=True, seed=18, max_tokens=80, **warm),
+        completion(prompt=text_of(50, 11), logit_bias={"5": 2.5, "9": -100}, seed=19, **warm),
+        completion(prompt=text_of(12, 12), min_tokens=20, seed=20, max_tokens=40, **warm),
+        completion(prompt=[text_of(9, 13), text_of(90, 14)], **greedy),
+        chat(messages=said, **greedy),
+        chat(messages=said, seed=21, logprobs=True, top_logprobs=4, **warm),
+    ]
+
+
+class Endpoint:
+    """Whatever listens and says so in one line."""
+
+    def start(self, *args):
+        self.process = subprocess.Popen([TANDEM, *args], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True,
+                                        stderr=open(scratch.name + "/stderr.log", "a"))
+        running.append(self.process)
+        self.lines, self.changed, self.port = [], threading.Condition(), None
+        threading.Thread(target=self.read, daemon=True).start()
+        line = self.wait_for_line(r"tandem: serving tiny on http://127\.0\.0\.1:(\d+)", START_TIMEOUT_S)
+        self.port = int(line[1])
+
+    def read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line.rstrip("\n"))
+                self.changed.notify_all()
+        with self.changed:
+            self.lines.append("(end)")
+            self.changed.notify_all()
+
+    def wait_for_line(self, pattern, timeout_s, begin=0):
+        found = []
+
+        def look():
+            found[:] = [m for m in (re.fullmatch(pattern, line) for line in self.lines[begin:]) if m]
+            return found or "(end)" in self.lines
+
+        with self.changed:
+            self.changed.wait_for(look, timeout_s)
+        check(found, f"a line like {pattern}: {self.lines}")
+        return found[0]
+
+    def open(self, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_TIMEOUT_S)
+        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+        return connection.getresponse()
+
+    def ask(self, request):
+        response = self.open(*request)
+        text = response.read().decode()
+        check(response.status == 200, f"{request}: {response.status} {text}")
+        answer = json.loads(text)
+        usage = answer["usage"]
+        return answer["choices"], usage["prompt_tokens"], usage["completion_tokens"]
+
+    def end(self, *signals):
+        for number in signals:
+            self.process.send_signal(number)
+        code = self.process.wait(END_TIMEOUT_S)
+        running.remove(self.process)
+        return code
+
+
+class Serve(Endpoint):
+    def __init__(self):
+        self.start("serve", MODEL, *FLAGS)
+
+
+class Cluster(Endpoint):
+    def __init__(self, topology):
+        self.name = f"t{topology}"
+        self.start("up", MODEL, "--topology", topology, "--cluster", self.name, *FLAGS)
+
+    def pids(self):
+        """The newest process of each name, of those that were ever ready."""
+        ready = (re.fullmatch(r"tandem: (\S+) is ready, pid (\d+)", line) for line in list(self.lines))
+        return {m[1]: int(m[2]) for m in ready if m}
+
+    def all_pids(self):
+        ready = (re.fullmatch(r"tandem: \S+ is ready, pid (\d+)", line) for line in list(self.lines))
+        return {int(m[1]) for m in ready if m}
+
+    def kill(self, node, number=signal.SIGKILL):
+        """Returns where in `lines` what follows begins."""
+        begin = len(self.lines)
+        os.kill(self.pids()[node], number)
+        return begin
+
+    def wait_ready(self, node, begin):
+        self.wait_for_line(rf"tandem: {node} is ready, pid \d+", START_TIMEOUT_S, begin)
+
+    def operator(self, *args, code=0):
+        done = subprocess.run([TANDEM, *args, "--cluster", self.name], env=ENVIRONMENT, capture_output=True, text=True,
+                              timeout=60)
+        check(done.returncode == code, f"tandem {args}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout if code == 0 else done.stderr
+
+    def status(self):
+        return {node["id"]: node for node in json.loads(self.operator("status", "--json"))["nodes"]}
+
+    def wait_status(self, is_good, what):
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not is_good(self.status()):
+            check(time.monotonic() < deadline, f"{what}: {self.status()}")
+            time.sleep(0.1)
+
+
+def compare(cluster, expected, what):
+    with concurrent.futures.ThreadPoolExecutor(len(expected)) as pool:
+        answers = list(pool.map(cluster.ask, requests()))
+    for request, answer, reference in zip(requests(), answers, expected):
+        check(answer == reference, f"{what}: {request}\nis   {answer}\nnot  {reference}")
+
+
+class Stream(threading.Thread):
+    """One streamed answer, read on a thread of its own."""
+
+    def __init__(self, endpoint, index):
+        super().__init__(daemon=True)
+        self.endpoint, self.text, self.tokens, self.ends = endpoint, "", [], []
+        self.body = {"model": "tiny", "prompt": text_of(20 + 10 * index, index), "max_tokens": STREAM_TOKENS,
+                     "ignore_eos": True, "stream": True, "return_token_ids": True, "seed": 40 + index,
+                     "temperature": 0 if index % 2 == 0 else 0.8}
+        self.has_begun, self.fault = threading.Event(), None
+        self.start()
+
+    def run(self):
+        try:
+            for line in self.endpoint.open("/v1/completions", self.body):
+                self.take(line.decode().strip())
+        except (OSError, http.client.HTTPException) as error:
+            self.fault = repr(error)
+        self.has_begun.set()
+
+    def take(self, line):
+        if not line.startswith("data: {"):
+            self.ends += [line] if line == "data: [DONE]" else []
+            return
+        chunk = json.loads(line[6:])
+        if "error" in chunk:
+            self.fault = line
+            return
+        for choice in chunk["choices"]:
+            self.text += choice["text"]
+            self.tokens += choice.get("token_ids") or []
+            self.ends += [choice["finish_reason"]] if choice["finish_reason"] else []
+        if len(self.tokens) >= 5:
+            self.has_begun.set()
+
+    def result(self):
+        self.join(ANSWER_TIMEOUT_S)
+        check(not self.is_alive() and not self.fault, f"a stream ends as it should: {self.fault}, {len(self.tokens)}")
+        return self.text, self.tokens, self.ends
+
+
+NUM_STREAMS, STREAM_TOKENS = 6, 600
+
+
+def streams_through(endpoint, disturb=lambda: None):
+    streams = [Stream(endpoint, index) for index in range(NUM_STREAMS)]
+    for stream in streams:
+        check(stream.has_begun.wait(ANSWER_TIMEOUT_S), "a stream begins")
+    is_disturbed = any(stream.is_alive() for stream in streams)
+    disturb()
+    return [stream.result() for stream in streams], is_disturbed
+
+
+def compare_streams(cluster, expected, disturb, what):
+    results, is_disturbed = streams_through(cluster, disturb)
+    check(is_disturbed, f"{what}: some stream was under way")
+    for index, (result, reference) in enumerate(zip(results, expected)):
+        same = next((i for i, (a, b) in enumerate(zip(result[1], reference[1])) if a != b), len(result[1]))
+        check(result == reference, f"{what}: stream {index} differs from token {same} on: {len(result[1])} tokens, "
+                                   f"{result[2]}, not {len(reference[1])}, {reference[2]}")
+
+
+def test_equal_answers(expected, _):
+    cluster = Cluster("1P1D")
+    compare(cluster, expected, "1P1D answers as one process")
+    table = cluster.operator("status")
+    check(re.search(r"^d1 +decode +ready", table, re.M), f"the table of nodes:\n{table}")
+    check(cluster.end(signal.SIGINT) == 0, "Ctrl-C ends a cluster")
+    return cluster.all_pids()
+
+
+def test_deaths(expected, expected_streams):
+    cluster = Cluster("2P1D")
+    compare(cluster, expected, "2P1D answers as one process")
+    for node in ("d1", "p1"):
+        begin = []
+        compare_streams(cluster, expected_streams, lambda: begin.append(cluster.kill(node)), f"{node} is killed")
+        cluster.wait_ready(node, begin[0])
+    begin = []
+    compare_streams(cluster, expected_streams, lambda: begin.append(cluster.kill("d1", signal.SIGSTOP)),
+                    "d1 is stopped")
+    cluster.wait_for_line("tandem: d1 was silent and has been killed; .*", START_TIMEOUT_S, begin[0])
+    cluster.wait_ready("d1", begin[0])
+    cluster.wait_status(lambda nodes: all(node["state"] == "ready" for node in nodes.values()), "all are ready again")
+    compare(cluster, expected, "after all that 2P1D answers as one process")
+    check(cluster.end(signal.SIGINT) == 0, "Ctrl-C ends a cluster that had deaths")
+    return cluster.all_pids()
+
+
+def test_operator(expected, _):
+    cluster = Cluster("2P1D")
+    second = subprocess.run([TANDEM, "up", MODEL, "--cluster", cluster.name, *FLAGS], env=ENVIRONMENT, text=True,
+                            capture_output=True, timeout=60)
+    check(second.returncode == 1 and "is up already" in second.stderr, f"one `up` a cluster: {second}")
+    check("no node" in cluster.operator("drain", "nobody", code=1), "an unknown node")
+    check("is no role" in cluster.operator("role", "p1", "king", code=1), "an unknown role")
+    cluster.operator("role", "p2", "decode")
+    cluster.wait_status(lambda nodes: nodes["p2"]["role"] == "decode", "p2 decodes")
+    cluster.operator("role", "p1", "decode", code=1)
+    begin = len(cluster.lines)
+    cluster.operator("drain", "d1")
+    cluster.wait_for_line("tandem: d1 has left the cluster", START_TIMEOUT_S, begin)
+    compare(cluster, expected, "without d1 the others answer")
+    check(cluster.end(signal.SIGTERM) == 0, "SIGTERM ends it too")
+    return cluster.all_pids()
+
+
+def main():
+    one = Serve()
+    expected = [one.ask(request) for request in requests()]
+    expected_streams, _ = streams_through(one)
+    check(one.end(signal.SIGTERM) == 0, "the one process ends")
+    for _, tokens, ends in expected_streams:
+        check(len(tokens) == STREAM_TOKENS and ends == ["length", "data: [DONE]"], "what streams are to equal is whole")
+    for name, test in list(globals().items()):
+        if name.startswith("test_"):
+            began = time.monotonic()
+            pids = test(expected, expected_streams)
+            check(len(pids) >= 3, f"the processes are known: {pids}")
+            left = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+            check(not left, f"{name} leaves processes behind: {left}")
+            print(f"passed {name} in {time.monotonic() - began:.1f} s", flush=True)
+
+
+main()
