@@ -118,11 +118,13 @@ Result<int> run_gateway(const cli::Invocation& invocation) {
   front.api = std::make_unique<openai::OpenAiApi>(*front.gateway, *front.model.text, config, front.metrics,
                                                   front.clock);
   front.cluster_api.open(*front.control);
+  supervisor.look_before_beats([&front] { return "status " + front.gateway->status_json(); });
+  // Whoever finds the API open finds nodes behind it. A signal meanwhile ends the process.
+  while (!front.gateway->is_ready()) signals.wait(kPoll_s);
   front.gate.open(*front.api);
   signals.start_reporting();
 
   const std::string url = url_of(values.text("host"), front.server->port());
-  supervisor.look_before_beats([&front] { return "status " + front.gateway->status_json(); });
   supervisor.say("ready " + url);
   say_serving(config.served_names[0], url);
   while (!signals.wait(kSignalPoll_s)) {

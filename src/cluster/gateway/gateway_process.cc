@@ -99,6 +99,7 @@ class Process final : public GatewayProcess {
     return epoch;
   }
 
+  bool is_ready() const override { return can_serve_.load(std::memory_order_relaxed); }
   void begin_drain() override { gate_.close(); }
   bool wait_idle(double timeout_s) const override { return gate_.wait_empty(timeout_s); }
 

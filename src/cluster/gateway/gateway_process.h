@@ -56,6 +56,8 @@ class GatewayProcess : public engine::Generator {
   // keep move elsewhere.
   virtual Result<uint64_t> set_role(const std::string& node, handoff::Role role) = 0;
 
+  // A node that prefills and one that decodes have a session with this gateway.
+  virtual bool is_ready() const = 0;
   // submit() refuses from now on.
   virtual void begin_drain() = 0;
   // False when `timeout_s` passed and some request is still alive.

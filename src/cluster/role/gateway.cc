@@ -138,10 +138,11 @@ void Gateway::on_hello(const std::string& node, NodeLink& link, const Hello& hel
 }
 
 void Gateway::on_beat(const std::string& node, NodeLink& link, const Beat& beat, Nanos now, GatewayOuts& out) {
-  if (beat.step_seq != link.beat.step_seq) {
-    link.progressed_at = now;
-    link.stuck_backoff = 0;
-  }
+  const bool has_ended_step = beat.step_seq != link.beat.step_seq;
+  if (has_ended_step) link.stuck_backoff = 0;
+  // A slow machine's step may outlast every deadline; as long as it is not stuck, it gets on.
+  const bool is_in_step = beat.step_running_ms > 0 && !is_stuck(beat, config_.timing);
+  if (has_ended_step || is_in_step) link.progressed_at = now;
   link.beat = beat;
   // One that was under way when the node got its work says nothing of it.
   if (beat.is_busy || now - link.told_at > 4 * config_.timing.node_beat_busy) link.told_at = 0;
