@@ -3,6 +3,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -62,7 +63,7 @@ class ClientStream final : public StreamCore {
   void on_metadata(bool is_ok) override REQUIRES(mutex_) {
     // From here on the end of the call is awaited, whatever is read or written meanwhile.
     call_->stream->Finish(&call_->status, started(Op::kDone));
-    if (!is_ok) return;
+    if (!is_ok || reason_) return;
     const auto& metadata = call_->context.GetServerInitialMetadata();
     const auto found = metadata.find(kVersionsHeader);
     if (found == metadata.end()) return;  // a refusal, whose status comes; or a foreign server, until the deadline
@@ -113,6 +114,7 @@ class GrpcClient final : public RpcClient {
 
   std::shared_ptr<RpcStream> connect(const std::string& address) override {
     auto stream = std::make_shared<ClientStream>(context_, address);
+    context_->open.hold(std::numeric_limits<size_t>::max());  // as many as the caller likes
     context_->open.add(stream);
     stream->begin(grpc::CreateCustomChannel("dns:///" + address, credentials_, client_arguments(context_->options)));
     return stream;
@@ -128,6 +130,7 @@ class GrpcClient final : public RpcClient {
 }  // namespace
 
 Result<std::unique_ptr<RpcClient>> RpcClient::open(const RpcOptions& options, RpcInbox& inbox) {
+  TRY(check_options(options));
   route_library_log();
   TRY_ASSIGN(auto credentials, client_credentials(options));
   return std::unique_ptr<RpcClient>(std::make_unique<GrpcClient>(options, std::move(credentials), inbox));

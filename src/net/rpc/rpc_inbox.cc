@@ -9,6 +9,7 @@ namespace tandem::rpc {
 std::vector<RpcEvent> RpcInbox::give_out(std::deque<RpcEvent> events) {
   for (const RpcEvent& event : events) {
     if (event.kind == RpcEvent::Kind::kFrame) event.stream->on_read(event.frame.size());
+    if (event.kind == RpcEvent::Kind::kClosed) event.stream->on_closed_read();
   }
   return {std::make_move_iterator(events.begin()), std::make_move_iterator(events.end())};
 }

@@ -39,7 +39,8 @@ class RpcInbox {
   std::vector<RpcEvent> wait_drain(double timeout_s);
   void wake();
 
-  // By the I/O threads. Never refuses: each stream stops receiving at its own limit.
+  // By the I/O threads. Never refuses: each stream stops receiving at its own limit, and a server's streams keep their
+  // place among max_streams until their kClosed is taken.
   void push(RpcEvent event);
 
  private:

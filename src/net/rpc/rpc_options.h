@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "base/result.h"
+
 namespace tandem::rpc {
 
 // The versions of the protocol above that a process speaks. Each side says its own when a stream opens; both then use
@@ -34,13 +36,18 @@ struct RpcOptions {
   // What one stream may have in the inbox, unread, before its receiving stops and the peer's queue fills. A frame
   // counts 128 bytes more than it holds.
   size_t max_unread_bytes = 8u << 20;
-  size_t max_streams = 4096;  // a server refuses more
+  // Of a server, each counted until the inbox's reader has taken its kClosed; more are refused, without an event. So
+  // this many times max_unread_bytes, max_queued_bytes and two frames bound what peers can make a server hold.
+  size_t max_streams = 256;
 
-  int connect_timeout_ms = 3000;    // until a stream is open
-  int stall_timeout_ms = 10000;     // a frame that the peer takes no bytes of for so long ends the stream
+  int connect_timeout_ms = 3000;    // until a stream is open; a server also ends connections without a stream
+  int stall_timeout_ms = 10000;     // a frame that the peer has not taken whole by then ends the stream
   int close_timeout_ms = 1000;      // close() becomes abort() after it
   int keepalive_time_ms = 2000;     // without a byte received: ask
   int keepalive_timeout_ms = 5000;  // without an answer: the connection is lost
 };
+
+// kInvalidArgument, naming the option: what the library cannot express or what would never work.
+Status check_options(const RpcOptions& options);
 
 }  // namespace tandem::rpc

@@ -34,12 +34,13 @@ class ServerStream final : public StreamCore {
   void begin(bool has_room) {
     Lock lock(mutex_);
     peer_ = call_->context.peer();
+    if (!has_room) {
+      is_reported_ = false;  // the inbox would have no limit otherwise
+      return refuse(grpc::StatusCode::RESOURCE_EXHAUSTED, {ErrorCode::kExhausted, "no room for another stream"});
+    }
     if (call_->context.method() != kMethod) {
       return refuse(grpc::StatusCode::UNIMPLEMENTED,
                     {ErrorCode::kInvalidArgument, "no method " + call_->context.method()});
-    }
-    if (!has_room) {
-      return refuse(grpc::StatusCode::RESOURCE_EXHAUSTED, {ErrorCode::kExhausted, "no room for another stream"});
     }
     // Also when there is no common one: the client then says it in its own words.
     call_->context.AddInitialMetadata(kVersionsHeader, versions_text(context_->options.versions));
@@ -63,7 +64,8 @@ class ServerStream final : public StreamCore {
   void refuse(grpc::StatusCode code, Error reason) REQUIRES(mutex_) {
     state_ = State::kEnding;
     call_->stream.Finish(grpc::Status(code, reason.message), started(Op::kEnd));
-    reason_ = std::move(reason).during("refused");
+    refusal_ = std::move(reason).during("refused");
+    begin_closing();
   }
 
   void read_into(grpc::ByteBuffer& buffer, void* tag) override REQUIRES(mutex_) { call_->stream.Read(&buffer, tag); }
@@ -73,6 +75,7 @@ class ServerStream final : public StreamCore {
   bool answers_end() const override { return true; }
 
   std::optional<Error> fault() override REQUIRES(mutex_) {
+    if (refusal_) return refusal_;
     // A peer that leaves as soon as it has our end makes the call look cancelled.
     if (is_end_sent_ || !call_->context.IsCancelled()) return std::nullopt;
     return Error{ErrorCode::kUnavailable, "stream of " + peer_ + ": the connection is lost, or the peer aborted it"};
@@ -82,6 +85,7 @@ class ServerStream final : public StreamCore {
 
   std::shared_ptr<ServerCall> call_ GUARDED_BY(mutex_) = std::make_shared<ServerCall>();
   uint32_t agreed_version_ GUARDED_BY(mutex_) = 0;
+  std::optional<Error> refusal_ GUARDED_BY(mutex_);
 };
 
 class GrpcServer final : public RpcServer, private CompletionTag {
@@ -137,7 +141,7 @@ class GrpcServer final : public RpcServer, private CompletionTag {
       accepting_ended_.notify_all();
       return;
     }
-    const bool has_room = context_->open.size() < options_.max_streams;
+    const bool has_room = context_->open.hold(options_.max_streams);
     context_->open.add(stream);
     stream->begin(has_room);
     await_call();
@@ -166,6 +170,7 @@ class GrpcServer final : public RpcServer, private CompletionTag {
 
 Result<std::unique_ptr<RpcServer>> RpcServer::listen(const std::string& host, uint16_t port, const RpcOptions& options,
                                                      RpcInbox& inbox) {
+  TRY(check_options(options));
   route_library_log();
   TRY_ASSIGN(const auto credentials, server_credentials(options));
   const bool is_v6 = host.find(':') != std::string::npos;

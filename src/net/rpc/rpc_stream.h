@@ -40,8 +40,10 @@ class RpcStream {
 
  private:
   friend class RpcInbox;
-  // The inbox's reader has taken frames of so many bytes: receiving goes on if it had stopped.
+  // The inbox's reader has taken a frame of so many bytes: receiving goes on if it had stopped.
   virtual void on_read(size_t size_bytes) = 0;
+  // The inbox's reader has taken kClosed: nothing of this stream is left there.
+  virtual void on_closed_read() = 0;
 };
 
 }  // namespace tandem::rpc

@@ -38,7 +38,7 @@ struct Certificates {
 
   // With the certificate `name`, trusting what `authority` signed.
   RpcOptions options(const std::string& name, const std::string& authority) const {
-    RpcOptions options;
+    RpcOptions options = patient();
     options.tls = TlsFiles{path(name, "crt"), path(name, "key"), path(authority, "crt"), ""};
     return options;
   }
@@ -97,7 +97,7 @@ TEST_CASE("TLS: a server's certificate is for the host that was asked for, or fo
 
 TEST_CASE("TLS: certificates that the other side does not trust, and ends without TLS") {
   const Certificates& made = certificates();
-  const RpcOptions plain, ours = made.options("node", "ours");
+  const RpcOptions plain = patient(), ours = made.options("node", "ours");
   for (const Error& end : {refusal(ours, made.options("stranger", "ours")),  // the server does not trust the client's
                            refusal(made.options("stranger", "ours"), ours),  // the client does not trust the server's
                            refusal(plain, ours)}) {

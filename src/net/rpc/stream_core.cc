@@ -56,9 +56,16 @@ void OpenStreams::remove(const StreamCore& stream) {
   gone_.notify_all();
 }
 
-size_t OpenStreams::size() {
+bool OpenStreams::hold(size_t max) {
   Lock lock(mutex_);
-  return streams_.size();
+  if (num_held_ >= max) return false;
+  ++num_held_;
+  return true;
+}
+
+void OpenStreams::release() {
+  Lock lock(mutex_);
+  --num_held_;
 }
 
 void OpenStreams::abort_all() {
@@ -124,9 +131,9 @@ size_t StreamCore::queued_bytes() const {
 
 SendResult StreamCore::send(std::string_view frame) {
   const RpcOptions& options = context_->options;
-  if (frame.size() > options.max_frame_bytes) return SendResult::kTooLarge;
+  if (frame.size() > std::min(options.max_frame_bytes, options.max_queued_bytes)) return SendResult::kTooLarge;
   Lock lock(mutex_);
-  if (is_closing_ || is_done_ || reason_ || state_ == State::kEnding) return SendResult::kClosed;
+  if (is_closing_ || is_done_ || reason_ || state_ == State::kEnding || has_peer_closed()) return SendResult::kClosed;
   if (queue_.size() >= options.max_queued_frames || queued_bytes_ + frame.size() > options.max_queued_bytes) {
     return SendResult::kFull;
   }
@@ -140,14 +147,18 @@ SendResult StreamCore::send(std::string_view frame) {
 void StreamCore::close() {
   Lock lock(mutex_);
   if (is_closing_ || is_done_) return;
-  is_closing_ = true;
-  close_by_ = after_ms(context_->options.close_timeout_ms);
+  begin_closing();
   if (state_ == State::kOpening) {
     fail({ErrorCode::kCancelled, "closed here before it was open"});
   } else {
     if (!is_writing_ && queue_.empty()) begin_end();
     read_next();  // what still comes is dropped; without reading the end would never be seen
   }
+}
+
+void StreamCore::begin_closing() {
+  is_closing_ = true;
+  close_by_ = after_ms(context_->options.close_timeout_ms);
   arm();
 }
 
@@ -256,8 +267,8 @@ void StreamCore::handle_read(bool is_ok) {
   is_reading_ = false;
   if (!is_ok) {
     has_read_end_ = true;
-    if (!answers_end()) return;
-    drop_queue();  // the peer reads no more
+    if (!has_peer_closed()) return;
+    drop_queue();  // and send() takes nothing more, or the end would wait for a moment with nothing to write
     if (!is_writing_) begin_end();
     return;
   }
@@ -275,7 +286,7 @@ void StreamCore::handle_write(bool is_ok) {
   queued_bytes_ -= writing_bytes_;
   if (!is_ok) return drop_queue();  // the call is over, and the library says why in a moment
   write_next();
-  const bool is_last = is_closing_ || (has_read_end_ && answers_end());
+  const bool is_last = is_closing_ || has_peer_closed();
   if (is_last && !is_writing_ && !reason_) begin_end();
 }
 
@@ -313,7 +324,7 @@ void StreamCore::on_completion(Op op, bool is_ok) {
     is_closed_ = true;
     if (!reason_) reason_ = fault();
     if (!reason_) reason_ = {ErrorCode::kCancelled, is_closing_ ? "closed here" : "the peer closed the stream"};
-    push(RpcEvent::Kind::kClosed, {}, *reason_);
+    if (is_reported_) push(RpcEvent::Kind::kClosed, {}, *reason_);
     alarm_.reset();
     call = take_call();
   }

@@ -42,7 +42,9 @@ class OpenStreams {
  public:
   void add(std::shared_ptr<StreamCore> stream);
   void remove(const StreamCore& stream);
-  size_t size();
+  // A place for one more, unless `max` are taken; it is kept until release(), beyond remove().
+  bool hold(size_t max);
+  void release();
   void abort_all();
   void wait_until_none();
 
@@ -50,9 +52,10 @@ class OpenStreams {
   Mutex mutex_;
   CondVar gone_;
   std::unordered_map<const StreamCore*, std::shared_ptr<StreamCore>> streams_ GUARDED_BY(mutex_);
+  size_t num_held_ GUARDED_BY(mutex_) = 0;
 };
 
-// What the streams of one server or client share. A closed stream, which may outlive both, uses the options only.
+// What the streams of one server or client share. A closed stream, which may outlive both, uses `options` and `open`.
 struct StreamContext {
   const RpcOptions options;
   grpc::CompletionQueue& queue;
@@ -95,6 +98,8 @@ class StreamCore : public RpcStream, public std::enable_shared_from_this<StreamC
   void* started(Op op) REQUIRES(mutex_);
   void begin_opening() REQUIRES(mutex_);
   void open(uint32_t version) REQUIRES(mutex_);
+  // Nothing more is to be sent: waits for the end, for up to close_timeout_ms.
+  void begin_closing() REQUIRES(mutex_);
   // Ends the stream for this reason, unless it has one.
   void fail(Error reason) REQUIRES(mutex_);
 
@@ -103,6 +108,7 @@ class StreamCore : public RpcStream, public std::enable_shared_from_this<StreamC
   mutable Mutex mutex_;
   State state_ GUARDED_BY(mutex_) = State::kOpening;
   std::optional<Error> reason_ GUARDED_BY(mutex_);
+  bool is_reported_ GUARDED_BY(mutex_) = true;   // kClosed is for the inbox
   bool is_end_sent_ GUARDED_BY(mutex_) = false;  // end_gracefully() has done its work
 
  private:
@@ -113,6 +119,9 @@ class StreamCore : public RpcStream, public std::enable_shared_from_this<StreamC
   };
 
   void on_read(size_t size_bytes) final;
+  void on_closed_read() final { context_->open.release(); }
+  // The peer sends no more, so it does not wait for anything of ours either, and this side ends the call.
+  bool has_peer_closed() const REQUIRES(mutex_) { return has_read_end_ && answers_end(); }
   void on_completion(Op op, bool is_ok);
   void handle(Op op, bool is_ok) REQUIRES(mutex_);
   void handle_read(bool is_ok) REQUIRES(mutex_);
