@@ -78,7 +78,7 @@ TEST_CASE("a compressed message is refused before it is unpacked") {
   CHECK(reader.frames.empty());
 }
 
-TEST_CASE("ends that nobody reads keep their place among max_streams, so peers that come and go do not fill the inbox") {
+TEST_CASE("ends that nobody reads keep their place among max_streams: who comes and goes does not fill the inbox") {
   RpcOptions options = patient();
   options.max_streams = 1;
   Pair pair(options);

@@ -5,6 +5,7 @@
 
 #include "net/rpc/rpc_for_test.h"
 #include "net/rpc/tls_files.h"
+#include "testing/raw_client.h"
 
 using namespace tandem;
 using namespace tandem::rpc;
@@ -107,6 +108,14 @@ TEST_CASE("TLS: certificates that the other side does not trust, and ends withou
   const Error end = refusal(ours, plain);
   CHECK(end.code == ErrorCode::kUnavailable);
   CHECK(end.message.find(" without TLS: ") != std::string::npos);
+}
+
+TEST_CASE("TLS: a connection that never shakes hands ends") {
+  RpcOptions options = certificates().options("node", "ours");
+  options.connect_timeout_ms = 200;
+  Reader reader;
+  const auto server = open_server(options, reader);
+  CHECK(testing::RawClient(server->port()).is_closed_by_peer());
 }
 
 TEST_CASE("TLS: files are checked before anything is opened") {
