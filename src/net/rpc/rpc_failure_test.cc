@@ -204,7 +204,7 @@ TEST_CASE("an idle connection is kept, however often each end asks") {
   RpcOptions options = patient();
   options.keepalive_time_ms = 20;
   Pair pair(options, options);
-  // The library's own default would call this abuse at the third question.
+  // Many times as long.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   REQUIRE(pair.stream->send("still here") == SendResult::kQueued);
   REQUIRE(pair.at_server.wait_for(1, 1, 0));
