@@ -81,6 +81,8 @@ TANDEM_INLINE void add_piece(const tk_panel_format* f, const uint8_t* block, con
   }
 }
 
+constexpr uint32_t kMaxRows = 6;  // of a tile
+
 // What is left to fetch of the weights that come next. Each block of a tile asks for a few cache lines: else memory
 // would idle while all rows but the first few are multiplied from the cache.
 struct Fetch {
@@ -90,8 +92,10 @@ struct Fetch {
 };
 
 Fetch fetch_of(const tk_linear* a, const tk_tile* tile) {
-  const uint32_t num_lines = (tile->ahead_bytes + 63) / 64;
-  const uint32_t work = a->k / 32 * (tile->row_end - tile->row_begin);
+  const uint32_t num_rows = tile->row_end - tile->row_begin;
+  // A panel that all rows pass at once is one stream from memory, which the machine's own prefetchers follow.
+  const uint32_t num_lines = num_rows <= kMaxRows ? 0 : (tile->ahead_bytes + 63) / 64;
+  const uint32_t work = a->k / 32 * num_rows;
   return {tile->ahead, num_lines, work == 0 ? 0 : (256 * num_lines + work - 1) / work};
 }
 
@@ -156,9 +160,9 @@ void int8_panel(const tk_linear* a, uint32_t panel_index, const tk_tile* tile) {
   for (uint32_t row = tile->row_begin; row < tile->row_end;) {
     float* out = tile->values + static_cast<size_t>(row - tile->row_begin) * tile->ld;
     const uint32_t left = tile->row_end - row;
-    if (left >= 6) {
-      int8_tile<kNibbles, kPieces, 6>(a, panel, row, out, tile->ld, &fetch);
-      row += 6;
+    if (left >= kMaxRows) {
+      int8_tile<kNibbles, kPieces, kMaxRows>(a, panel, row, out, tile->ld, &fetch);
+      row += kMaxRows;
     } else if (left >= 4) {
       int8_tile<kNibbles, kPieces, 4>(a, panel, row, out, tile->ld, &fetch);
       row += 4;
