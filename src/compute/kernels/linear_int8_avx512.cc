@@ -7,11 +7,14 @@
 namespace tandem::kernels {
 namespace {
 
+// Where the rows of a tile stand. The three parts of a row are reached by one pointer and an offset that all rows
+// share, so that all addresses of the inner loop stay in registers.
 template <int kRows>
 struct Rows {
-  const int8_t* q[kRows];
-  const float* scales[kRows];
-  const int16_t* sums[kRows];
+  const uint8_t* x[kRows];
+  size_t q;  // of the block at hand: its q, scale and sums
+  size_t scale;
+  size_t sums;
 };
 
 template <int kRows>
@@ -34,15 +37,24 @@ TANDEM_INLINE __m512 fields_at(const tk_panel_format* f, const uint8_t* fields, 
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(fields + 2 * index)));
 }
 
-// Adds piece `kPiece` of `kPieces` of block b: the k that share a scale.
-template <bool kNibbles, int kPiece, int kPieces, int kRows>
-TANDEM_INLINE void add_piece(const tk_panel_format* f, const uint8_t* block, const Rows<kRows>& rows, uint32_t b,
+// Four bytes of a row, sixteen times.
+TANDEM_INLINE __m512i broadcast4(const uint8_t* p) {
+  int32_t four;
+  memcpy(&four, p, 4);
+  return _mm512_set1_epi32(four);
+}
+
+// Adds piece `kPiece` of `kPieces` of the block at hand: the k that share a scale.
+template <bool kNibbles, int kPiece, int kPieces, bool kHasMin, int kRows>
+TANDEM_INLINE void add_piece(const tk_panel_format* f, const uint8_t* block, const Rows<kRows>& rows,
                              Sums<kRows>* sums) {
   __m512i dots[2][kRows];
   float q_sums[kRows];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    const int32_t sum = kPieces == 1 ? rows.sums[r][2 * b] + rows.sums[r][2 * b + 1] : rows.sums[r][2 * b + kPiece];
+    int16_t two[2];
+    memcpy(two, rows.x[r] + rows.sums, 4);
+    const int32_t sum = kPieces == 1 ? two[0] + two[1] : two[kPiece];
     q_sums[r] = static_cast<float>(sum);
     dots[0][r] = dots[1][r] = _mm512_set1_epi32(-f->zero_point * sum);
   }
@@ -52,9 +64,7 @@ TANDEM_INLINE void add_piece(const tk_panel_format* f, const uint8_t* block, con
     const __m512i high = levels_at<kNibbles>(block, group, 1);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      int32_t four;
-      memcpy(&four, rows.q[r] + 32 * b + 4 * group, 4);
-      const __m512i q = _mm512_set1_epi32(four);
+      const __m512i q = broadcast4(rows.x[r] + rows.q + 4 * group);
       TK_DPBUSD(dots[0][r], low, q);
       TK_DPBUSD(dots[1][r], high, q);
     }
@@ -63,19 +73,21 @@ TANDEM_INLINE void add_piece(const tk_panel_format* f, const uint8_t* block, con
   const __m512 scale[2] = {fields_at(f, fields, 32 * kPiece), fields_at(f, fields, 32 * kPiece + 16)};
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    const __m512 row_scale = _mm512_set1_ps(rows.scales[r][b]);
+    const __m512 row_scale = _mm512_castsi512_ps(broadcast4(rows.x[r] + rows.scale));
 #pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) {
       sums->v[h][r] =
           _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[h][r]), _mm512_mul_ps(scale[h], row_scale), sums->v[h][r]);
     }
   }
-  if (!f->has_min) return;
+  if constexpr (!kHasMin) return;
   const uint8_t* minima = fields + tk_scales_bytes(f);
   const __m512 minimum[2] = {fields_at(f, minima, 32 * kPiece), fields_at(f, minima, 32 * kPiece + 16)};
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    const __m512 scaled_sum = _mm512_set1_ps(rows.scales[r][b] * q_sums[r]);
+    float row_scale;
+    memcpy(&row_scale, rows.x[r] + rows.scale, 4);
+    const __m512 scaled_sum = _mm512_set1_ps(row_scale * q_sums[r]);
 #pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) sums->v[h][r] = _mm512_fmadd_ps(minimum[h], scaled_sum, sums->v[h][r]);
   }
@@ -105,17 +117,19 @@ TANDEM_INLINE void fetch_lines(Fetch* fetch, uint32_t count) {
   for (; count > 0; --count, fetch->next += 64) __builtin_prefetch(fetch->next, 0, 2);
 }
 
-template <bool kNibbles, int kPieces, int kRows>
-__attribute__((noinline)) void int8_tile(const tk_linear* a, const uint8_t* panel, uint32_t row, float* out,
+// Keeps g++ from giving each row a pointer for each of its parts, which it then spills.
+TANDEM_INLINE void keep_offset(size_t& offset) { asm("" : "+r"(offset)); }
+
+template <bool kNibbles, int kPieces, bool kHasMin, int kRows>
+__attribute__((noinline)) void int8_tile(const tk_linear* a, const uint8_t* panel, const uint8_t* x, float* out,
                                          uint32_t ld, Fetch* fetch) {
   const tk_panel_format format = a->format;
   Rows<kRows> rows;
-  for (uint32_t r = 0; r < kRows; ++r) {
-    const uint8_t* x = a->x + (row + r) * a->x_stride;
-    rows.q[r] = reinterpret_cast<const int8_t*>(x);
-    rows.scales[r] = tk_q8_scales_of(x, a->k);
-    rows.sums[r] = tk_q8_sums_of(x, a->k);
-  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) rows.x[r] = x + static_cast<size_t>(r) * a->x_stride;
+  rows.q = 0;
+  rows.scale = a->k;
+  rows.sums = a->k + a->k / 8;
   const uint32_t block_bytes = tk_block_bytes(&format);
   const uint32_t length = a->k / 32 / a->segments;
   const uint32_t lines_per_block = (fetch->lines_per_row * kRows + 255) / 256;
@@ -124,10 +138,16 @@ __attribute__((noinline)) void int8_tile(const tk_linear* a, const uint8_t* pane
   for (uint32_t s = 0; s < a->segments; ++s) {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) sums.v[0][r] = sums.v[1][r] = _mm512_setzero_ps();
-    for (uint32_t b = s * length; b < (s + 1) * length; ++b) {
-      add_piece<kNibbles, 0, kPieces, kRows>(&format, panel, rows, b, &sums);
-      if constexpr (kPieces == 2) add_piece<kNibbles, 1, kPieces, kRows>(&format, panel, rows, b, &sums);
+    for (uint32_t b = 0; b < length; ++b) {
+      add_piece<kNibbles, 0, kPieces, kHasMin, kRows>(&format, panel, rows, &sums);
+      if constexpr (kPieces == 2) add_piece<kNibbles, 1, kPieces, kHasMin, kRows>(&format, panel, rows, &sums);
       panel += block_bytes;
+      rows.q += 32;
+      rows.scale += 4;
+      rows.sums += 4;
+      keep_offset(rows.q);
+      keep_offset(rows.scale);
+      keep_offset(rows.sums);
       fetch_lines(fetch, lines_per_block);
     }
     int level = 0;
@@ -153,27 +173,34 @@ __attribute__((noinline)) void int8_tile(const tk_linear* a, const uint8_t* pane
   }
 }
 
-template <bool kNibbles, int kPieces>
+template <bool kNibbles, int kPieces, bool kHasMin>
 void int8_panel(const tk_linear* a, uint32_t panel_index, const tk_tile* tile) {
   const uint8_t* panel = a->panels + panel_index * a->panel_bytes;
   Fetch fetch = fetch_of(a, tile);
   for (uint32_t row = tile->row_begin; row < tile->row_end;) {
     float* out = tile->values + static_cast<size_t>(row - tile->row_begin) * tile->ld;
+    const uint8_t* x = a->x + row * a->x_stride;
     const uint32_t left = tile->row_end - row;
     if (left >= kMaxRows) {
-      int8_tile<kNibbles, kPieces, kMaxRows>(a, panel, row, out, tile->ld, &fetch);
+      int8_tile<kNibbles, kPieces, kHasMin, kMaxRows>(a, panel, x, out, tile->ld, &fetch);
       row += kMaxRows;
     } else if (left >= 4) {
-      int8_tile<kNibbles, kPieces, 4>(a, panel, row, out, tile->ld, &fetch);
+      int8_tile<kNibbles, kPieces, kHasMin, 4>(a, panel, x, out, tile->ld, &fetch);
       row += 4;
     } else if (left >= 2) {
-      int8_tile<kNibbles, kPieces, 2>(a, panel, row, out, tile->ld, &fetch);
+      int8_tile<kNibbles, kPieces, kHasMin, 2>(a, panel, x, out, tile->ld, &fetch);
       row += 2;
     } else {
-      int8_tile<kNibbles, kPieces, 1>(a, panel, row, out, tile->ld, &fetch);
+      int8_tile<kNibbles, kPieces, kHasMin, 1>(a, panel, x, out, tile->ld, &fetch);
       row += 1;
     }
   }
+}
+
+template <bool kNibbles, int kPieces>
+void int8_panel(const tk_linear* a, uint32_t panel_index, const tk_tile* tile) {
+  a->format.has_min ? int8_panel<kNibbles, kPieces, true>(a, panel_index, tile)
+                    : int8_panel<kNibbles, kPieces, false>(a, panel_index, tile);
 }
 
 }  // namespace
