@@ -23,9 +23,6 @@ constexpr double kSpeedNeeded = 1.03;
 // runs can be compared.
 constexpr double kLossMultiple = 50, kUnknownLoss = 0.5;
 constexpr int64_t kHoldMinNs = 100'000'000, kHoldMaxNs = 2'000'000'000;
-// The same where the smaller team is interrupted too. No core is free then, and that one becomes free shows in its own
-// rate, over so long. A step of the larger team can take a tenth of a second there: each barrier waits for a turn.
-constexpr int64_t kDisturbedHoldMaxNs = 8'000'000'000, kRecentNs = 100'000'000;
 
 double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
@@ -86,21 +83,16 @@ void TeamSizer::begin_trial(uint32_t size) {
 void TeamSizer::finish_trial(bool is_won, int64_t now_ns) {
   is_trying_ = false;
   double lost_ns = 0;
-  bool is_disturbed = false;
   if (is_won) {
     settled_size_ = size_;
   } else {
     const double speed = speed_ratio(window_, settled_, 1);
     const double lost_part = speed > 0 ? std::clamp(1 - speed, 0.0, 1.0) : kUnknownLoss;
     lost_ns = static_cast<double>(window_.wall_ns) * lost_part;
-    is_disturbed = settled_.rate() < kGoodRate * settled_size_;
     size_ = settled_size_;
   }
-  const auto hold_ns = static_cast<int64_t>(kLossMultiple * lost_ns);
-  undisturbed_trial_ns_ = now_ns + std::clamp(hold_ns, kHoldMinNs, kHoldMaxNs);
-  next_trial_ns_ = now_ns + std::clamp(hold_ns, kHoldMinNs, is_disturbed ? kDisturbedHoldMaxNs : kHoldMaxNs);
-  window_ = recent_ = {};
-  is_undisturbed_ = false;
+  next_trial_ns_ = now_ns + std::clamp(static_cast<int64_t>(kLossMultiple * lost_ns), kHoldMinNs, kHoldMaxNs);
+  window_ = {};
 }
 
 void TeamSizer::add(const RunSample& sample) {
@@ -113,13 +105,8 @@ void TeamSizer::add(const RunSample& sample) {
     }
     return;
   }
-  recent_.add(sample);
-  if (recent_.wall_ns >= kRecentNs) {
-    is_undisturbed_ = recent_.rate() >= kGoodRate * size_;
-    recent_ = {};
-  }
   if (window_.wall_ns < kWindowNs) return;
-  const bool is_due = sample.end_ns >= (is_undisturbed_ ? undisturbed_trial_ns_ : next_trial_ns_);
+  const bool is_due = sample.end_ns >= next_trial_ns_;
   if (is_due && size_ > 1 && window_.rate() < kPoorRate * size_) return begin_trial(size_ / 2);
   if (is_due && size_ < num_members_) return begin_trial(std::min(num_members_, size_ * 2));
   // A reduced team's window grows until the next trial; a full team's starts anew, to be of the time just past.

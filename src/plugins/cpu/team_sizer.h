@@ -58,15 +58,12 @@ class TeamSizer {
   void finish_trial(bool is_won, int64_t now_ns);
 
   const uint32_t num_members_;
-  uint32_t size_;          // in use; during a trial the one tried
-  uint32_t settled_size_;  // to return to when the trial fails
+  uint32_t size_;               // in use; during a trial the one tried
+  uint32_t settled_size_;       // to return to when the trial fails
   bool is_trying_ = false;
-  Window window_;                     // of the size in use
-  Window settled_;                    // during a trial: of the settled size
-  Window recent_;                     // without a trial: the last moments
-  bool is_undisturbed_ = false;       // in the moments before those, the members of the size in use kept their cores
-  int64_t next_trial_ns_ = 0;         // not before
-  int64_t undisturbed_trial_ns_ = 0;  // the same once they are undisturbed
+  Window window_;               // of the size in use
+  Window settled_;              // during a trial: of the settled size
+  int64_t next_trial_ns_ = 0;   // not before
 };
 
 }  // namespace tandem::cpu
