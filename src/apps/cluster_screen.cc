@@ -31,6 +31,15 @@ std::vector<NodeRow> told_rows(const std::vector<Child>& children) {
 
 }  // namespace
 
+bool has_met_all(const std::vector<Child>& children) {
+  const std::vector<NodeRow> told = told_rows(children);
+  return std::all_of(children.begin(), children.end(), [&](const Child& child) {
+    if (child.phase != ChildPhase::kReady) return true;
+    return std::any_of(told.begin(), told.end(),
+                       [&](const NodeRow& row) { return row.id == child.spec.name && row.state == "ready"; });
+  });
+}
+
 std::string cluster_table(const std::vector<Child>& children) {
   const std::vector<NodeRow> told = told_rows(children);
   std::vector<NodeRow> rows;

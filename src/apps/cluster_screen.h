@@ -24,6 +24,9 @@ class ClusterScreen {
   int64_t drawn_ns_ = INT64_MIN / 2;
 };
 
+// Whether every node that serves is in the gateway's newest word as ready.
+bool has_met_all(const std::vector<supervisor::Child>& children);
+
 // The table's text: the gateway's newest word on each node, and the supervisor's on those that do not serve.
 std::string cluster_table(const std::vector<supervisor::Child>& children);
 

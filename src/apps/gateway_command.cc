@@ -21,7 +21,7 @@
 namespace tandem::apps {
 namespace {
 
-constexpr double kPoll_s = 0.1;
+constexpr double kPoll_s = 0.1, kMeet_s = 0.02;
 constexpr double kSignalPoll_s = 3600;
 
 class GatewayControl final : public cluster_api::ClusterControl {
@@ -120,7 +120,7 @@ Result<int> run_gateway(const cli::Invocation& invocation) {
   front.cluster_api.open(*front.control);
   supervisor.look_before_beats([&front] { return "status " + front.gateway->status_json(); });
   // Whoever finds the API open finds nodes behind it. A signal meanwhile ends the process.
-  while (!front.gateway->is_ready()) signals.wait(kPoll_s);
+  while (!front.gateway->can_serve()) signals.wait(kMeet_s);
   front.gate.open(*front.api);
   signals.start_reporting();
 

@@ -157,7 +157,8 @@ class UpSession {
     for (const std::string& line : supervisor_.take_news()) screen_.say(line);
     supervisor::Child& gateway = *supervisor_.find(kGateway);
     if (gateway.phase == supervisor::ChildPhase::kReady && gateway.ready_text != url_) on_address(gateway);
-    if (!is_serving_said_ && !url_.empty() && supervisor_.are_all_ready()) {
+    if (!is_serving_said_ && !url_.empty() && supervisor_.are_all_ready() &&
+        has_met_all(supervisor_.children())) {
       is_serving_said_ = true;
       const std::vector<std::string>& names = values_.texts("served-model-name");
       screen_.clear();

@@ -71,6 +71,8 @@ class Process final : public GatewayProcess {
             gate_.retry_after_s()};
   }
 
+  bool can_serve() const override { return can_serve_.load(std::memory_order_relaxed); }
+
   std::string status_json() override {
     Lock lock(status_mutex_);
     return to_json(status_);
@@ -99,7 +101,6 @@ class Process final : public GatewayProcess {
     return epoch;
   }
 
-  bool is_ready() const override { return can_serve_.load(std::memory_order_relaxed); }
   void begin_drain() override { gate_.close(); }
   bool wait_idle(double timeout_s) const override { return gate_.wait_empty(timeout_s); }
 
@@ -115,7 +116,7 @@ class Process final : public GatewayProcess {
  private:
   Result<sched::RequestId> admit(sched::Request request, std::shared_ptr<sched::TokenSink> sink) {
     TRY(check_request(request, config_.limits));
-    if (!can_serve_.load(std::memory_order_relaxed)) {
+    if (!can_serve()) {
       return Error{ErrorCode::kUnavailable, "no node that prefills, or none that decodes, is ready"};
     }
     if (gate_.num_alive() >= config_.policy.max_requests) {

@@ -43,6 +43,9 @@ class GatewayProcess : public engine::Generator {
 
   // Generator::submit() and cancel(). Also kUnavailable: no node that prefills or none that decodes is ready.
 
+  // Whether a node that prefills and one that decodes are ready: submit() takes requests.
+  virtual bool can_serve() const = 0;
+
   // {"nodes": [{"id", "role": "prefill|decode|mixed|gateway", "state": "starting|ready|draining|suspect|dead|left",
   // "pid", "incarnation", "role_epoch", "running", "waiting",
   // "kv": {"private_total", "private_free", "shared_total", "shared_free"}}], "view"}.
@@ -56,8 +59,6 @@ class GatewayProcess : public engine::Generator {
   // keep move elsewhere.
   virtual Result<uint64_t> set_role(const std::string& node, handoff::Role role) = 0;
 
-  // A node that prefills and one that decodes have a session with this gateway.
-  virtual bool is_ready() const = 0;
   // submit() refuses from now on.
   virtual void begin_drain() = 0;
   // False when `timeout_s` passed and some request is still alive.
