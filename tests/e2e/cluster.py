@@ -6,8 +6,8 @@ import concurrent.futures, http.client, json, os, pathlib, re, signal, subproces
 
 TANDEM, FIXTURES = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = str(FIXTURES / "tiny" / "llama-gqa.F16.gguf")
-FLAGS = ["--port", "0", "--served-model-name", "tiny", "--kv-blocks", "1024", "--threads", "1",
-         "--max-model-len", "2000", "--isa", "scalar"]  # plain loops: streams are long enough to be hit in the middle
+FLAGS = ["--port", "0", "--served-model-name", "tiny", "--kv-blocks", "2048", "--threads", "1",
+         "--max-model-len", "2000"]
 START_TIMEOUT_S, END_TIMEOUT_S, ANSWER_TIMEOUT_S = 120, 60, 120
 scratch = tempfile.TemporaryDirectory(prefix="tandem-cluster-")
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_")} | {
@@ -211,7 +211,7 @@ class Stream(threading.Thread):
         return self.text, self.tokens, self.ends
 
 
-NUM_STREAMS, STREAM_TOKENS = 6, 600
+NUM_STREAMS, STREAM_TOKENS = 6, 1500
 
 
 def streams_through(endpoint, disturb=lambda: None):
