@@ -8,7 +8,7 @@
 namespace tandem::handoff {
 
 struct Timing {
-  Nanos reserve = 50 * kMs;             // Reserving without an answer
+  Nanos reserve = 200 * kMs;            // Reserving without an answer; a loaded node may need its time
   Nanos prefill_slack = 200 * kMs;      // added to 3 x predicted
   Nanos transfer_slack = 200 * kMs;     // added to 2 x estimated transfer
   Nanos lease = 2000 * kMs;             // a node keeps a session's requests so long after it last heard the gateway
