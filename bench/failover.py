@@ -178,7 +178,7 @@ def main():
     parser.add_argument("--before", type=int, default=16,
                         help="tokens of each stream before the blow (default: %(default)s)")
     parser.add_argument("--after", type=int, default=32, help="and after it (default: %(default)s)")
-    parser.add_argument("--reach", type=int, default=300,
+    parser.add_argument("--reach", type=int, default=60,
                         help="more tokens of each for each other stream: so many a stream decodes while a prompt is "
                              "computed (default: %(default)s)")
     parser.add_argument("--victim", default="decode", choices=["prefill", "decode", "mixed"],

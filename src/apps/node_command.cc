@@ -22,6 +22,9 @@ namespace tandem::apps {
 namespace {
 
 constexpr double kLook_s = 0.2;  // at the registry
+// What a connection still moves beside others on busy cores: a hand-off that takes twice as long is given up. A peer
+// that is gone shows much sooner.
+constexpr double kLeastPushRate = 100e6;
 constexpr useconds_t kIdleLook_us = 20'000;
 
 std::string node_name(const OptionValues& values) {
@@ -62,6 +65,7 @@ node::NodeProcessConfig node_config(const OptionValues& values, const StateFolde
   config.policy.pool = pool_shape(runner);
   config.policy.num_layer_groups = num_layer_groups(runner);
   config.policy.max_pinned_blocks = runner.num_blocks() / 4;
+  config.policy.push_bytes_per_s = kLeastPushRate;
   config.policy.bytes_per_block = kv.part_bytes() * num_layer_groups(runner);
   config.engine.block_size = runner.block_tokens();
   config.engine.num_layer_groups = num_layer_groups(runner);
