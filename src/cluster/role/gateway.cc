@@ -145,7 +145,7 @@ void Gateway::on_beat(const std::string& node, NodeLink& link, const Beat& beat,
   if (has_ended_step || is_in_step) link.progressed_at = now;
   link.beat = beat;
   // One that was under way when the node got its work says nothing of it.
-  if (beat.is_busy || now - link.told_at > 4 * config_.timing.node_beat_busy) link.told_at = 0;
+  if (beat.is_busy || 2 * (now - link.told_at) > config_.timing.node_beat_busy) link.told_at = 0;
   link.is_draining |= beat.is_draining;
   for (const MirrorProgress& progress : beat.mirrored) {
     with_request(progress.request, now, out, Cause::kPlanned, [&](GatewayRequest& request, const auto& context) {

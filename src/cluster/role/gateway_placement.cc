@@ -29,7 +29,10 @@ Gateway::Work Gateway::work_of(const GatewayRequest& request) {
 
 // `by` is 1 or -1, which wraps.
 void Gateway::count(const Work& work, uint32_t by) {
-  for (NodeLink* link : work.involved) link->num_requests += by;
+  for (NodeLink* link : work.involved) {
+    link->num_requests += by;
+    if (link->num_requests == 0) link->told_at = 0;  // what it was told of is over, shown by a beat or not
+  }
   if (work.source != nullptr) work.source->num_prefills += by;
   if (work.target != nullptr) work.target->num_decodes += by;
 }
