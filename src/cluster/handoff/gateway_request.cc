@@ -102,9 +102,13 @@ void GatewayRequest::begin_attempt(const Placed& placed, const Context& context,
   entered_at_ = context.now;
   touched_.insert(source_.id);
   touched_.insert(target_.id);
-  send(context, target_.id,
-       Reserve{id_, attempt_, source_, shape_of(current_state(), 0, 0), options_.final_tokens,
-               left_ms(options_.deadline, context.now)});
+  Reserve reserve{id_, attempt_, source_, shape_of(current_state(), 0, 0), options_.final_tokens,
+                  left_ms(options_.deadline, context.now)};
+  if (source_ != target_) {
+    reserve.prompt = state_.prompt;
+    reserve.cache_salt = state_.cache_salt;
+  }
+  send(context, target_.id, std::move(reserve));
 }
 
 // Those that are not of the pair, with what they have of attempts up to `upto`.
@@ -218,10 +222,18 @@ void GatewayRequest::on_mirror_progress(const std::string& node, const MirrorPro
   else move_to_.reset();
 }
 
-void GatewayRequest::on_session_closed(const std::string& node, const Context& context) {
+void GatewayRequest::on_session_closed(const std::string& node, bool is_broken, const Context& context) {
   touched_.erase(node);
   if (move_to_ && move_to_->id == node) move_to_.reset();
   if (phase_ == Phase::kDone || phase_ == Phase::kQueued || phase_ == Phase::kWaiting) return;
+  const bool is_decode = phase_ == Phase::kDecoding && node == target_.id;
+  const bool is_prefill = phase_ == Phase::kPrefilling && node == source_.id;
+  if (is_broken && (is_decode || is_prefill)) {
+    died_with_.insert(is_decode ? target_ : source_);
+    if (died_with_.size() >= context.timing.max_deaths) {
+      return end(context, ErrorCode::kInternal, "the nodes that computed this request ended, one after the other");
+    }
+  }
   const bool was_holder = holder_.id == node;
   if (was_holder) {
     holder_ = {};

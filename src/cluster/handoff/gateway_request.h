@@ -91,8 +91,11 @@ class GatewayRequest {
   void on_message(const std::string& node, const SessionMessage& message, const Context& context);
   void on_token(const std::string& node, const TokenEntry& entry, const Context& context);
   void on_mirror_progress(const std::string& node, const MirrorProgress& progress, const Context& context);
-  // The session ended: suspicion, a stuck engine, a closed stream. All the node held of it is void.
-  void on_session_closed(const std::string& node, const Context& context);
+  // The session ended: suspicion, a stuck engine, a closed stream. All the node held of it is void. `is_broken`: the
+  // stream ended by itself, as when the process died; a request whose job ran in too many such ends with an error.
+  void on_session_closed(const std::string& node, bool is_broken, const Context& context);
+  // The process has not died: it speaks again.
+  void on_node_back(const NodeRef& node) { died_with_.erase(node); }
   void cancel(const Context& context, ErrorCode reason, const char* message);
   // A planned change: the decode goes to `node`, by mirror first and then as the next attempt.
   void move_to(const NodeRef& node, const Context& context);
@@ -146,6 +149,7 @@ class GatewayRequest {
   std::set<std::string> refused_;       // targets, until the next attempt
   bool never_fits_ = true;              // all of them said so
   std::set<std::string> avoided_source_;
+  std::set<NodeRef> died_with_;         // processes whose streams broke while they had its job
   std::optional<NodeRef> move_to_;
   uint64_t num_mismatches_ = 0;
 };

@@ -26,6 +26,7 @@ struct Timing {
   Nanos mirror_retry = 500 * kMs;       // unprotected so long: another holder is named
   uint32_t max_attempts_after_first = 8;
   uint32_t max_attempts_before_first = 32;
+  uint32_t max_deaths = 2;              // processes that ended under a request's job: it may be what ends them
 };
 
 }  // namespace tandem::handoff

@@ -146,6 +146,66 @@ TEST_CASE("OVL-01, OVL-02: beyond the queue a request is refused at once, the ot
   CHECK(gateway.requests().empty());
 }
 
+TEST_CASE("the next turn of a conversation pushes only what the target does not have") {
+  Run run(small({kP1, kD1}));
+  std::vector<TokenId> prompt(83);  // five full blocks of 16
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<TokenId>(i * 7 % 50);
+  uint32_t num_known = 0;  // positions whose KV the target kept
+  for (int turn = 0; turn < 3; ++turn) {
+    const uint64_t before = run.cluster.num_pushed_parts();
+    const RequestId id = run.cluster.submit(0, prompt, 1, 20);
+    run.cluster.run_for(10 * kSecond, true);
+    const size_t num_blocks = (prompt.size() + 15) / 16;
+    CHECK(run.cluster.num_pushed_parts() - before == 2 * (num_blocks - num_known / 16));  // two layer groups
+    const std::vector<TokenId>& answer = run.cluster.answer(id)[0].tokens;
+    prompt.insert(prompt.end(), answer.begin(), answer.end());
+    num_known = static_cast<uint32_t>(prompt.size()) - 1;  // the last token's was never computed
+    for (TokenId t = 0; t < 9; ++t) prompt.push_back(t);
+  }
+  run.finish(3);
+}
+
+TEST_CASE("prompts that begin alike are pushed once while the first still decodes") {
+  Run run(small({kP1, kD1}));
+  const auto begin_alike = [](TokenId last) {
+    std::vector<TokenId> prompt(64, 5);
+    prompt.push_back(last);
+    return prompt;
+  };
+  run.cluster.submit(0, begin_alike(1), 1, 60);
+  run.cluster.run_for(100 * kMs);
+  CHECK(run.cluster.num_pushed_parts() == 2 * 5);
+  CHECK(run.cluster.num_open() == 1);
+  run.cluster.submit(0, begin_alike(2), 2, 20);
+  run.cluster.run_for(30 * kMs);
+  CHECK(run.cluster.num_pushed_parts() == 2 * (5 + 2));  // each choice has its own last block
+  CHECK(run.cluster.node(1).num_cached_blocks() == 4);
+  run.finish(2);
+}
+
+TEST_CASE("a request under which node after node dies ends with an error; one beside it goes on") {
+  Run run(small({kP1, kP2, kD1, kD2}));
+  const RequestId poison = run.ask(40, 400);
+  const auto target = [&] {
+    const auto& requests = run.cluster.gateway(0).requests();
+    const auto it = requests.find(poison);
+    return it == requests.end() ? std::string() : it->second->target().id;
+  };
+  for (int death = 0; death < 2; ++death) {
+    run.cluster.run_for(100 * kMs);
+    const std::string where = target();
+    for (size_t n = 0; n < run.cluster.num_nodes(); ++n) {
+      if (run.cluster.is_node_running(n) && run.cluster.node(n).config().self.id == where) run.cluster.kill_node(n);
+    }
+    if (death == 0) run.ask(30, 400);  // its node may be the second that dies, and no other
+  }
+  run.cluster.run_for(10 * kSecond, true);
+  CHECK(run.cluster.num_open() == 0);
+  CHECK(run.cluster.num_given_up() == 1);
+  CHECK(run.cluster.num_failed() == 1);
+  run.finish(1);
+}
+
 TEST_CASE("a second gateway is not touched by the death of the first, whose requests are freed") {
   SimConfig config = small({kP1, kD1});
   config.num_gateways = 2;

@@ -223,6 +223,7 @@ void SimCluster::act(size_t n, role::NodeAction& action, const std::vector<uint6
   if (const auto* session = std::get_if<role::SendSession>(&action)) send_to_gateway(n, *session);
   else if (auto* peer = std::get_if<role::SendPeer>(&action)) send_frame(n, peer->peer, std::move(peer->message), {});
   else if (auto* block = std::get_if<role::SendBlock>(&action)) {
+    ++num_pushed_parts_;
     send_frame(n, block->peer, block->push, node.kv->read_block(block->block, block->push.layer_group));
   } else if (auto* mirror = std::get_if<role::SendKv>(&action)) {
     send_frame(n, mirror->peer, std::move(mirror->frame), node.kv->read(mirror->slots));

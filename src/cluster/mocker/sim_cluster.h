@@ -57,6 +57,8 @@ class SimCluster {
   size_t num_open() const;      // accepted and not ended; those of dead gateways do not count
   size_t num_completed() const { return num_completed_; }
   size_t num_failed() const { return num_failed_; }
+  size_t num_given_up() const { return num_given_up_; }  // of those that failed: too many nodes died under them
+  const std::vector<handoff::ChoiceState>& answer(const handoff::RequestId& id) const { return clients_.at(id).got; }
   std::vector<double> gaps_ms() const { return gaps_ms_; }  // from token to token, of a choice
 
   // Faults. By index; nothing happens to what is not in the state for it.
@@ -93,6 +95,8 @@ class SimCluster {
   const role::Node& node(size_t n) const { return *nodes_[n].policy; }
   uint64_t num_mismatches() const;
   uint64_t num_suspicions() const;
+  uint64_t num_pushed_parts() const { return num_pushed_parts_; }
+  uint64_t num_cached_blocks() const;  // that living nodes' reservations found
   uint64_t num_recoveries() const { return num_recoveries_; }  // attempts beyond each request's first
   const std::deque<std::string>& trace() const { return trace_; }
 
@@ -121,6 +125,7 @@ class SimCluster {
     std::vector<handoff::ChoiceState> got;
     std::vector<Nanos> last_token;
     handoff::Attempt attempts = 0;
+    uint32_t num_dead_nodes = 0;  // when it was asked, and since
     bool is_over = false, is_cancelled = false;
   };
   struct Frame {  // a data frame under way, with its bytes
@@ -174,8 +179,8 @@ class SimCluster {
   std::map<std::pair<size_t, size_t>, uint64_t> connections_;  // of the data plane, by (lower, higher)
   std::map<handoff::RequestId, ClientRequest> clients_;
   uint64_t next_request_ = 1, next_connection_ = 1;
-  size_t num_completed_ = 0, num_failed_ = 0;
-  uint64_t num_recoveries_ = 0, mismatches_of_dead_ = 0;
+  size_t num_completed_ = 0, num_failed_ = 0, num_given_up_ = 0;
+  uint64_t num_recoveries_ = 0, mismatches_of_dead_ = 0, num_pushed_parts_ = 0;
   std::vector<double> gaps_ms_;
   std::string violation_;
   std::deque<std::string> trace_;

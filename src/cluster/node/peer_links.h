@@ -3,7 +3,6 @@
 // order of the calls. A connection that breaks is told once per peer and never repaired here: what follows is a new one.
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 
 #include "base/metrics.h"
 #include "cluster/handoff/messages.h"
+#include "cluster/node/frame_queue.h"
 #include "net/transport/network.h"
 
 namespace tandem::node {
@@ -43,7 +43,8 @@ class PeerLinks final : public transport::Acceptor, public transport::LoopClient
 
   Status listen(const std::string& address);
   std::string address() const { return listener_ ? listener_->address() : std::string(); }
-  void send(const handoff::NodeRef& to, FrameMaker make);
+  // Frames in order, but those of kCatchUp among themselves only: they give way (frame_queue.h).
+  void send(const handoff::NodeRef& to, FrameMaker make, FrameClass frame_class = FrameClass::kUsual);
 
  private:
   class Link;

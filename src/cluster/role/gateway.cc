@@ -79,6 +79,7 @@ void Gateway::on_hello(const std::string& node, NodeLink& link, const Hello& hel
     link.opened_at = now;
     link.is_draining = false;
   }
+  for (const auto& [id, request] : requests_) request->on_node_back(hello.from);
   link.state = LinkState::kOpen;
   link.hello = hello;
   link.beat = {};
@@ -150,10 +151,12 @@ void Gateway::on_stream_message(const std::string& node, uint64_t stream, const 
 void Gateway::on_stream_closed(const std::string& node, uint64_t stream, Nanos now, GatewayOuts& out) {
   const auto it = links_.find(node);
   if (it == links_.end() || it->second.stream != stream || it->second.state == LinkState::kClosed) return;
-  suspect(node, now, out);
+  lose(node, true, now, out);
 }
 
-void Gateway::suspect(const std::string& node, Nanos now, GatewayOuts& out) {
+void Gateway::suspect(const std::string& node, Nanos now, GatewayOuts& out) { lose(node, false, now, out); }
+
+void Gateway::lose(const std::string& node, bool is_broken, Nanos now, GatewayOuts& out) {
   now_ = now;
   const auto it = links_.find(node);
   if (it == links_.end() || it->second.state == LinkState::kClosed) return;
@@ -167,8 +170,9 @@ void Gateway::suspect(const std::string& node, Nanos now, GatewayOuts& out) {
   }
   count_work();
   for (const RequestId& id : ids) {
-    with_request(id, now, out,
-                 [&](GatewayRequest& request, const auto& context) { request.on_session_closed(node, context); });
+    with_request(id, now, out, [&](GatewayRequest& request, const auto& context) {
+      request.on_session_closed(node, is_broken, context);
+    });
     count_work();
   }
 }

@@ -114,6 +114,7 @@ class Gateway final : public handoff::Placement {
                GatewayOuts& out);
   void on_batch(const std::string& node, const handoff::TokenBatch& batch, handoff::Nanos now, GatewayOuts& out);
   void watch(handoff::Nanos now, GatewayOuts& out);
+  void lose(const std::string& node, bool is_broken, handoff::Nanos now, GatewayOuts& out);
   void move_away(handoff::Nanos now, GatewayOuts& out);
   void count_work();
   bool is_busy(const std::string& node) const;
