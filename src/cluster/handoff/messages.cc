@@ -22,4 +22,9 @@ HandoffShape shape_of(const RequestState& state, uint32_t block_size, uint32_t n
   return shape;
 }
 
+bool makes_work(const SessionMessage& message) {
+  return std::holds_alternative<Reserve>(message) || std::holds_alternative<Prefill>(message) ||
+         std::holds_alternative<Hold>(message);
+}
+
 }  // namespace tandem::handoff

@@ -167,6 +167,8 @@ struct Release {
 };
 using SessionMessage = std::variant<Hello, Reserve, ReserveOk, ReserveNo, Running, Prefill, First, XferFailed, Failed,
                                     TokenBatch, Beat, SetMirror, Hold, Release>;
+// Whether a node that gets it has something of the request from then on, if it takes it.
+bool makes_work(const SessionMessage& message);
 
 struct Push {
   RequestId request;

@@ -4,13 +4,15 @@
 
 namespace tandem::node {
 
-const handoff::RequestId& request_of(const EngineCommand& command) {
-  return std::visit([](const auto& held) -> const handoff::RequestId& { return held.request; }, command);
+namespace {
+
+// Of a command or of news: all of them are about one.
+template <class Variant>
+const handoff::RequestId& request_of(const Variant& variant) {
+  return std::visit([](const auto& held) -> const handoff::RequestId& { return held.request; }, variant);
 }
 
-const handoff::RequestId& request_of(const role::EngineNews& news) {
-  return std::visit([](const auto& held) -> const handoff::RequestId& { return held.request; }, news);
-}
+}  // namespace
 
 EngineThread::EngineThread(ModelEngineConfig config, sched::StepExecutor& executor, const Clock& clock,
                            StopRuleMaker make_stop_rule, std::function<void()> on_news)

@@ -17,8 +17,6 @@ namespace tandem::node {
 
 using EngineCommand = std::variant<role::StartPrefill, role::StopPrefill, role::StartDecode, role::ExtendTable,
                                    role::StopDecoding>;
-const handoff::RequestId& request_of(const EngineCommand& command);
-const handoff::RequestId& request_of(const role::EngineNews& news);
 
 class EngineThread {
  public:

@@ -8,12 +8,6 @@ namespace tandem::role {
 
 using namespace handoff;
 
-// Whether a node that gets it has something of the request from then on.
-static bool makes_work(const SessionMessage& message) {
-  return std::holds_alternative<Reserve>(message) || std::holds_alternative<Prefill>(message) ||
-         std::holds_alternative<Hold>(message);
-}
-
 template <class Event>
 void Gateway::with_request(const RequestId& id, Nanos now, GatewayOuts& out, Cause cause, const Event& event) {
   const auto it = requests_.find(id);

@@ -51,9 +51,7 @@ void Node::on_session_message(const std::string& gateway, uint64_t stream, const
     out.push_back(CloseSession{gateway, stream});
     return;
   }
-  const bool is_work = std::holds_alternative<Reserve>(message) || std::holds_alternative<Prefill>(message) ||
-                       std::holds_alternative<Hold>(message);
-  if (is_work) last_beat_[gateway].was_busy = true;  // a beat is due soon, even if nothing comes of it
+  if (makes_work(message)) last_beat_[gateway].was_busy = true;  // a beat is due soon, even if nothing comes of it
   if (const auto* reserve = std::get_if<Reserve>(&message)) on_reserve(gateway, *reserve, now, out);
   else if (const auto* prefill = std::get_if<Prefill>(&message)) on_prefill(gateway, *prefill, now, out);
   else if (const auto* hold = std::get_if<Hold>(&message)) on_hold(gateway, *hold, out);
