@@ -1,5 +1,6 @@
 #include "compute/kernels/kv_write.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -39,6 +40,8 @@ void store(void* base, uint32_t index, T value) {
   std::memcpy(static_cast<uint8_t*>(base) + size_t{index} * sizeof(T), &value, sizeof(T));
 }
 
+constexpr int32_t kRoundsToInfinity = 0x7F7F8000;  // as bf16: what is as large or larger, as bits of a magnitude
+
 bool is_finite(float x) { return std::fabs(x) < __builtin_inff(); }
 
 float max_magnitude(const float* x, uint32_t n) {
@@ -64,16 +67,23 @@ int8_t quantise(float x, float inverse) {
   return static_cast<int8_t>(static_cast<int32_t>(tk_rint(scaled)));
 }
 
+// x * factor as bf16_from_f32 rounds it; false when one is not finite then. In a form that g++ makes vectors of.
+bool round_to_bf16(const float* x, float factor, uint32_t n, uint16_t* out) {
+  int32_t is_bad = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    const float value = x[i] * factor;
+    out[i] = bf16_from_f32(value);
+    is_bad |= static_cast<int32_t>((std::bit_cast<int32_t>(value) & 0x7FFFFFFF) >= kRoundsToInfinity);
+  }
+  return is_bad == 0;
+}
+
 bool write_bf16(Slot at, const float* k, const float* v, uint8_t* tile) {
   uint8_t* values = tile + tk_kv_v_offset(TK_KV_BF16, at.dim);
-  bool is_good = true;
-  for (uint32_t d = 0; d < at.dim; ++d) {
-    const uint16_t key = bf16_from_f32(k[d]);
-    const uint16_t value = bf16_from_f32(v[d]);
-    is_good &= (key & 0x7F80u) != 0x7F80u && (value & 0x7F80u) != 0x7F80u;
-    store<uint16_t>(tile, at.k_pair(d), key);
-    store<uint16_t>(values, at.v_pair(d), value);
-  }
+  uint16_t keys[TK_MAX_HEAD_DIM], own_values[TK_MAX_HEAD_DIM];
+  const bool is_good = round_to_bf16(k, 1.0f, at.dim, keys) & round_to_bf16(v, 1.0f, at.dim, own_values);
+  for (uint32_t d = 0; d < at.dim; d += 2) store(tile, at.k_pair(d) / 2, load<uint32_t>(keys, d / 2));
+  for (uint32_t d = 0; d < at.dim; ++d) store(values, at.v_pair(d), own_values[d]);
   return is_good;
 }
 
@@ -219,23 +229,12 @@ float query_scale(float softmax_scale) { return softmax_scale * TK_LOG2E; }
 
 bool prepare_query(tk_kv_kind kind, uint32_t head_dim, float query_scale, const float* q, void* out) {
   TANDEM_CHECK(tk_kv_is_supported(kind, head_dim));
+  if (kind == TK_KV_BF16) return round_to_bf16(q, query_scale, head_dim, static_cast<uint16_t*>(out));
   float scaled[TK_MAX_HEAD_DIM];
   for (uint32_t d = 0; d < head_dim; ++d) scaled[d] = q[d] * query_scale;
-  if (kind == TK_KV_F32) {
-    std::memcpy(out, scaled, head_dim * sizeof(float));
-    return are_finite(scaled, head_dim);
-  }
-  if (kind == TK_KV_INT8) {
-    prepare_int8(scaled, head_dim, static_cast<uint8_t*>(out));
-    return are_finite(scaled, head_dim);
-  }
-  bool is_good = true;
-  for (uint32_t d = 0; d < head_dim; ++d) {
-    const uint16_t rounded = bf16_from_f32(scaled[d]);
-    is_good &= (rounded & 0x7F80u) != 0x7F80u;
-    store<uint16_t>(out, d, rounded);
-  }
-  return is_good;
+  if (kind == TK_KV_F32) std::memcpy(out, scaled, head_dim * sizeof(float));
+  else prepare_int8(scaled, head_dim, static_cast<uint8_t*>(out));
+  return are_finite(scaled, head_dim);
 }
 
 }  // namespace tandem::kernels

@@ -18,12 +18,12 @@ const LinearKernels& linear_kernels(Isa isa) {
       tk_quantize_avx2};
   static constexpr LinearKernels kAvx512Table = {
       {tk_panel_f32_avx512, tk_panel_bf16_avx512, tk_panel_int8_avx512, tk_panel_int8_avx512},
-      tk_linear_epilogue_avx2,
-      tk_quantize_avx2};
+      tk_linear_epilogue_avx512,
+      tk_quantize_avx512};
   static constexpr LinearKernels kAvx512Bf16Table = {
       {tk_panel_f32_avx512, tk_panel_bf16_avx512bf16, tk_panel_int8_avx512, tk_panel_int8_avx512},
-      tk_linear_epilogue_avx2,
-      tk_quantize_avx2};
+      tk_linear_epilogue_avx512,
+      tk_quantize_avx512};
   switch (isa) {
     case Isa::kScalar:
       return kScalarTable;

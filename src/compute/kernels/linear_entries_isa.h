@@ -18,8 +18,8 @@ tk_panel_fn tk_panel_int8_ref, tk_panel_int8_avx2, tk_panel_int8_avx512;
 tk_panel_fn tk_panel_f32_avx512_simde, tk_panel_bf16_avx512_simde, tk_panel_bf16_avx512bf16_simde;
 tk_panel_fn tk_panel_int8_avx512_simde;
 
-// Bound by memory, so AVX-512 has none of its own.
-tk_epilogue_fn tk_linear_epilogue_ref, tk_linear_epilogue_avx2;
-tk_quantize_fn tk_quantize_ref, tk_quantize_avx2;
+tk_epilogue_fn tk_linear_epilogue_ref, tk_linear_epilogue_avx2, tk_linear_epilogue_avx512;
+tk_epilogue_fn tk_linear_epilogue_avx512_simde;
+tk_quantize_fn tk_quantize_ref, tk_quantize_avx2, tk_quantize_avx512, tk_quantize_avx512_simde;
 
 }  // namespace tandem::kernels

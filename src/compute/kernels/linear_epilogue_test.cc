@@ -10,6 +10,7 @@
 #include "compute/kernels/denormals_off.h"
 #include "compute/kernels/fingerprint.h"
 #include "compute/kernels/linear.h"
+#include "compute/kernels/linear_entries_isa.h"
 #include "compute/kernels/linear_samples.h"
 #include "compute/tensor/float16.h"
 
@@ -18,10 +19,22 @@ using namespace tandem::kernels;
 
 namespace {
 
-// The instruction sets of this machine that have an epilogue of their own.
-std::vector<Isa> isas_under_test() {
-  if (is_supported(Isa::kAvx2)) return {Isa::kAvx2};
-  return {};
+// Every table but the scalar one that can run here.
+std::vector<LinearKernels> kernels_under_test() {
+  std::vector<LinearKernels> tables;
+  for (Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    if (is_supported(isa)) tables.push_back(linear_kernels(isa));
+  }
+#ifdef TANDEM_HAS_SIMDE
+  tables.push_back({{}, tk_linear_epilogue_avx512_simde, tk_quantize_avx512_simde});
+#endif
+  return tables;
+}
+
+std::vector<LinearKernels> all_kernels() {
+  std::vector<LinearKernels> tables = kernels_under_test();
+  tables.push_back(linear_kernels(Isa::kScalar));
+  return tables;
 }
 
 const LinearKernels& reference() { return linear_kernels(Isa::kScalar); }
@@ -82,9 +95,8 @@ TEST_CASE("quantisation of extreme blocks") {
   const DenormalsOff denormals_off;
   std::vector<float> x(32, 0.0f);
   const auto check = [&](float expected_scale, int8_t expected_first) {
-    for (Isa isa : {Isa::kScalar, Isa::kAvx2}) {
-      if (!is_supported(isa)) continue;
-      const Q8Row row = quantize_one(linear_kernels(isa), x);
+    for (const LinearKernels& kernels : all_kernels()) {
+      const Q8Row row = quantize_one(kernels, x);
       CHECK(row.scales[0] == expected_scale);
       CHECK(row.q[0] == expected_first);
       CHECK(row.q[31] == 0);
@@ -103,15 +115,14 @@ TEST_CASE("quantisation of extreme blocks") {
 
 TEST_CASE("what is not finite reaches the scale") {
   const DenormalsOff denormals_off;
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2}) {
-    if (!is_supported(isa)) continue;
+  for (const LinearKernels& kernels : all_kernels()) {
     std::vector<float> x(64, 1.0f);
     x[3] = std::numeric_limits<float>::infinity();
-    Q8Row row = quantize_one(linear_kernels(isa), x);
+    Q8Row row = quantize_one(kernels, x);
     CHECK(std::isinf(row.scales[0]));
     CHECK(row.scales[1] == 1.0f / 127.0f);
     x[3] = std::numeric_limits<float>::quiet_NaN();
-    row = quantize_one(linear_kernels(isa), x);
+    row = quantize_one(kernels, x);
     CHECK(std::isnan(row.scales[0]));
     CHECK(row.scales[1] == 1.0f / 127.0f);
   }
@@ -124,9 +135,8 @@ TEST_CASE("bf16 rows are rounded to nearest even and padded to pairs") {
   x[5] = std::numeric_limits<float>::quiet_NaN();
   x[6] = -std::numeric_limits<float>::infinity();
   x[7] = 1e-40f;
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2}) {
-    if (!is_supported(isa)) continue;
-    const std::vector<uint8_t> row = quantized(linear_kernels(isa), x, 67, TK_ROWS_BF16);
+  for (const LinearKernels& kernels : all_kernels()) {
+    const std::vector<uint8_t> row = quantized(kernels, x, 67, TK_ROWS_BF16);
     const auto* values = reinterpret_cast<const uint16_t*>(row.data());
     for (uint32_t i = 0; i < 67; ++i) CHECK(values[i] == tensor::bf16_from_f32(x[i]));
     CHECK(values[67] == 0);
@@ -136,17 +146,17 @@ TEST_CASE("bf16 rows are rounded to nearest even and padded to pairs") {
 
 TEST_CASE("quantised rows have the scalar bits, and nothing else is written") {
   const DenormalsOff denormals_off;
-  for (Isa isa : isas_under_test()) {
+  for (const LinearKernels& kernels : kernels_under_test()) {
     SampleRandom random(7);
     for (uint32_t k : {32u, 64u, 576u, 1536u}) {
       const std::vector<float> x = sample_rows(9, k, random);
       for (uint8_t kind : {TK_ROWS_F32, TK_ROWS_BF16, TK_ROWS_Q8}) {
-        CHECK(quantized(linear_kernels(isa), x, k, kind) == quantized(reference(), x, k, kind));
+        CHECK(quantized(kernels, x, k, kind) == quantized(reference(), x, k, kind));
       }
     }
     const std::vector<float> x = sample_rows(3, 45, random);
     for (uint8_t kind : {TK_ROWS_F32, TK_ROWS_BF16}) {
-      CHECK(quantized(linear_kernels(isa), x, 45, kind) == quantized(reference(), x, 45, kind));
+      CHECK(quantized(kernels, x, 45, kind) == quantized(reference(), x, 45, kind));
     }
   }
 }
@@ -246,12 +256,12 @@ TEST_CASE("the scalar epilogue adds, gates and adds again, one rounding each") {
 TEST_CASE("epilogues have the scalar bits, and nothing else is written") {
   const DenormalsOff denormals_off;
   const EpilogueInput input = make_input();
-  for (Isa isa : isas_under_test()) {
+  for (const LinearKernels& kernels : kernels_under_test()) {
     for (const EpilogueCase& c : all_cases()) {
       CAPTURE(static_cast<int>(c.out_kind));
       CAPTURE(c.num_columns);
       CAPTURE(c.is_gated);
-      CHECK(run_epilogue(linear_kernels(isa), input, c) == run_epilogue(reference(), input, c));
+      CHECK(run_epilogue(kernels, input, c) == run_epilogue(reference(), input, c));
     }
   }
 }
@@ -259,9 +269,7 @@ TEST_CASE("epilogues have the scalar bits, and nothing else is written") {
 TEST_CASE("an epilogue's q8 and bf16 rows are the quantisation of its f32 rows") {
   const DenormalsOff denormals_off;
   const EpilogueInput input = make_input();
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2}) {
-    if (!is_supported(isa)) continue;
-    const LinearKernels& kernels = linear_kernels(isa);
+  for (const LinearKernels& kernels : all_kernels()) {
     const std::vector<uint8_t> plain = run_epilogue(kernels, input, {true, true, false, true, TK_ROWS_F32, 32});
     const std::vector<uint8_t> q8 = run_epilogue(kernels, input, {true, true, false, true, TK_ROWS_Q8, 32});
     std::vector<float> x(64, 0.0f);
@@ -276,14 +284,13 @@ TEST_CASE("an epilogue's q8 and bf16 rows are the quantisation of its f32 rows")
 
 TEST_CASE("a residual may be the output itself") {
   const DenormalsOff denormals_off;
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2}) {
-    if (!is_supported(isa)) continue;
+  for (const LinearKernels& kernels : all_kernels()) {
     EpilogueInput input = make_input();
     const std::vector<float> before = input.residual;
     const tk_epilogue epilogue{nullptr, nullptr,     input.residual.data(), 4 * 96, input.residual.data(), 4 * 96,
                                96,      TK_ROWS_F32, TK_ACTIVATION_NONE};
     const tk_tile tile{input.gate.data(), 32, 0, 5};
-    linear_kernels(isa).epilogue(&epilogue, &tile, nullptr, 64, 32);
+    kernels.epilogue(&epilogue, &tile, nullptr, 64, 32);
     for (uint32_t i = 0; i < 32; ++i) CHECK(input.residual[64 + i] == before[64 + i] + input.gate[i]);
     CHECK(input.residual[63] == before[63]);
   }

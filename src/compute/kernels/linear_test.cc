@@ -35,8 +35,8 @@ std::vector<NamedKernels> kernels_under_test() {
   tables.push_back(
       {"avx512 by simde",
        {{tk_panel_f32_avx512_simde, tk_panel_bf16_avx512_simde, tk_panel_int8_avx512_simde, tk_panel_int8_avx512_simde},
-        tk_linear_epilogue_avx2,
-        tk_quantize_avx2}});
+        tk_linear_epilogue_avx512_simde,
+        tk_quantize_avx512_simde}});
   tables.push_back({"avx512bf16 by simde", tables.back().kernels});
   tables.back().kernels.panel[TK_PANEL_BF16] = tk_panel_bf16_avx512bf16_simde;
 #endif
