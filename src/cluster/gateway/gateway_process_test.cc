@@ -325,7 +325,7 @@ TEST_CASE("the status names every node, its numbers, and this gateway") {
   REQUIRE(comes_true([&] { return rig.text_of("gateway", "state") == "draining"; }));
 }
 
-TEST_CASE("what can never run is refused, and why") {
+TEST_CASE("OVL-03, PDD-08: what can never run is refused, and why; no node is blamed for it") {
   Rig rig;
   rig.add("m0", Role::kMixed);
   rig.wait_ready({"m0"});
@@ -347,6 +347,10 @@ TEST_CASE("what can never run is refused, and why") {
   CHECK(complaint([](sched::Request& r) { r.make_stop_rule = [] { return nullptr; }; }).find("stop rule") !=
         std::string::npos);
   CHECK(has_metric(rig, "vllm:admission_rejections_total{model_name=\"fake\",engine=\"0\"} 7"));
+  CHECK(rig.text_of("m0", "state") == "ready");
+  const auto sink = rig.ask(request_of(5));
+  wait_done(*sink);
+  CHECK(!sink->error());
 }
 
 TEST_CASE("what cannot run now is refused: no nodes of a role, a full queue, a deadline, the end") {

@@ -124,7 +124,7 @@ TEST_CASE("decode starts when the bitmap is full and the commit is here, whichev
   CHECK(find<CommitAck>(t.out));
 }
 
-TEST_CASE("a part counts once, and what is not of this hand-off changes nothing") {
+TEST_CASE("PDD-01: a part counts once, and what is forged, old or damaged changes nothing") {
   FilledTarget t;
   t.out.clear();
   CHECK(t.target.on_push(push_of(1, 0, 0), 77, kP, t.out) == Target::PushResult::kTaken);

@@ -59,7 +59,7 @@ TEST_CASE("16 to 4 and 4 to 16") {
   CHECK(split[5] == Move{1, 5, {{0, 32}, {5, 6}}});
 }
 
-TEST_CASE("with fewer kv heads than ranks each head is sent once, by replicas in turn") {
+TEST_CASE("PAR-02, PDD-09: with fewer kv heads than ranks each head is sent once, by replicas in turn") {
   const KvExtent kv{32, 8};
   const auto joined = map_of(kv, {16, 1}, {4, 1});  // source ranks 2h and 2h + 1 both hold head h
   REQUIRE(joined.size() == 8);
@@ -84,7 +84,7 @@ TEST_CASE("pipeline stages: the layers that do not divide go to the first") {
                                                              {2, 1, {{7, 10}, {0, 4}}}});
 }
 
-TEST_CASE("every layer is in exactly one stage") {
+TEST_CASE("PAR-03: every layer is in exactly one stage") {
   for (uint32_t layers = 1; layers <= 64; ++layers) {
     for (uint32_t pp = 1; pp <= 8 && pp <= layers; ++pp) {
       uint32_t next = 0;
@@ -99,7 +99,7 @@ TEST_CASE("every layer is in exactly one stage") {
   }
 }
 
-TEST_CASE("every pair of sizes covers each target rank exactly once") {
+TEST_CASE("PDD-09: every pair of sizes covers each target rank exactly once") {
   const Parallelism sizes[] = {{1, 1}, {2, 1}, {4, 1}, {8, 1}, {16, 1}, {1, 2}, {4, 3}, {8, 2}, {2, 5}};
   for (const uint32_t heads : {1u, 2u, 4u, 8u, 16u}) {
     for (const Parallelism& source : sizes) {
@@ -108,7 +108,7 @@ TEST_CASE("every pair of sizes covers each target rank exactly once") {
   }
 }
 
-TEST_CASE("sizes that cannot be are refused, and what would fit is named") {
+TEST_CASE("PAR-01, PAR-03: sizes that cannot be are refused, and what would fit is named") {
   const auto two = reshard_map(kSmol, {2, 1}, {1, 1});
   REQUIRE(!two);
   CHECK(two.error().code == ErrorCode::kInvalidArgument);

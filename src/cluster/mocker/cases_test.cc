@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "cluster/mocker/sim_cluster.h"
+#include "cluster/mocker/cases_for_test.h"
 
 namespace tandem::mocker {
 
@@ -11,42 +11,9 @@ using namespace handoff;
 
 namespace {
 
-constexpr Nanos kSecond = 1000 * kMs;
-
-SimConfig small(std::vector<SimNodeSpec> nodes) {
-  SimConfig config;
-  config.nodes = std::move(nodes);
-  config.pool = {64, 32, 16};
-  config.max_pinned_blocks = 24;
-  config.engine.chunk_tokens = 32;
-  return config;
-}
-
-const SimNodeSpec kP1{"p1", Role::kPrefill}, kP2{"p2", Role::kPrefill}, kD1{"d1", Role::kDecode},
-    kD2{"d2", Role::kDecode};
-
-struct Run {
-  SimCluster cluster;
-  explicit Run(const SimConfig& config) : cluster(config) { cluster.run_for(kSecond); }
-
-  RequestId ask(size_t prompt, uint32_t max_tokens = 20, uint32_t num_choices = 1) {
-    return cluster.submit(0, std::vector<TokenId>(prompt, static_cast<TokenId>(prompt)), num_choices, max_tokens);
-  }
-  // Everything ends well, and then nothing is left.
-  void finish(size_t num_completed, Nanos within = 30 * kSecond) {
-    cluster.run_for(within, true);
-    CHECK(cluster.num_open() == 0);
-    CHECK(cluster.num_completed() == num_completed);
-    cluster.run_for(5 * kSecond);
-    cluster.check_at_rest();
-    CHECK_MESSAGE(cluster.violation().empty(), cluster.violation());
-    CHECK(cluster.num_mismatches() == 0);
-  }
-};
-
 TEST_CASE("PDD-02, PDD-12: a source stopped in mid-push writes into nobody's blocks when it goes on") {
   for (uint32_t message = 1; message <= 12; ++message) {
-    Run run(small({kP1, kP2, kD1}));
+    Run run(small_cluster({kP1, kP2, kD1}));
     run.cluster.stop_at_message(0, message);
     for (size_t i = 0; i < 4; ++i) run.ask(60 + i);
     run.cluster.run_for(700 * kMs);  // others take the blocks
@@ -57,7 +24,7 @@ TEST_CASE("PDD-02, PDD-12: a source stopped in mid-push writes into nobody's blo
 }
 
 TEST_CASE("PDD-03, PDD-11: waves of cancelled prompts leave nothing, and the next request is served") {
-  Run run(small({kP1, kD1}));
+  Run run(small_cluster({kP1, kD1}));
   for (int round = 0; round < 4; ++round) {
     std::vector<RequestId> asked;
     for (size_t i = 0; i < 60; ++i) asked.push_back(run.ask(100 + i));
@@ -79,7 +46,7 @@ TEST_CASE("PDD-10: kill and stop of either side in each phase: the stream comple
   for (const size_t node : {0, 2}) {
     for (const bool is_killed : {false, true}) {
       for (Nanos at = 0; at <= 120 * kMs; at += 8 * kMs) {
-        Run run(small({kP1, kP2, kD1, kD2}));
+        Run run(small_cluster({kP1, kP2, kD1, kD2}));
         run.ask(90, 40, 2);
         run.cluster.run_for(at);
         if (is_killed) run.cluster.kill_node(node);
@@ -94,7 +61,7 @@ TEST_CASE("PDD-10: kill and stop of either side in each phase: the stream comple
 }
 
 TEST_CASE("PDD-12: a node restarted again and again under load is never taken for its former self") {
-  Run run(small({kP1, kD1, kD2}));
+  Run run(small_cluster({kP1, kD1, kD2}));
   for (size_t i = 0; i < 20; ++i) {
     for (size_t r = 0; r < 3; ++r) run.ask(20 + 5 * r + i);
     run.cluster.run_for(40 * kMs);
@@ -106,7 +73,7 @@ TEST_CASE("PDD-12: a node restarted again and again under load is never taken fo
 }
 
 TEST_CASE("PDD-14: twelve prompts and room for four: all end, both pools are never overdrawn") {
-  SimConfig config = small({kP1, kD1});
+  SimConfig config = small_cluster({kP1, kD1});
   config.pool = {32, 20, 16};
   config.max_pinned_blocks = 4;
   config.prefill_tokens_per_s = 1000;
@@ -116,7 +83,7 @@ TEST_CASE("PDD-14: twelve prompts and room for four: all end, both pools are nev
 }
 
 TEST_CASE("PDD-16, DEP-03: draining under load: decodes move, nothing is lost, the node ends up empty") {
-  Run run(small({kP1, kD1, kD2}));
+  Run run(small_cluster({kP1, kD1, kD2}));
   for (size_t i = 0; i < 6; ++i) run.ask(30 + i, 60);
   run.cluster.run_for(60 * kMs);
   run.cluster.drain(1);
@@ -150,7 +117,7 @@ TEST_CASE("OVL-01, OVL-02: beyond the queue a request is refused at once, the ot
 }
 
 TEST_CASE("a second gateway is not touched by the death of the first, whose requests are freed") {
-  SimConfig config = small({kP1, kD1});
+  SimConfig config = small_cluster({kP1, kD1});
   config.num_gateways = 2;
   Run run(config);
   for (uint32_t i = 0; i < 4; ++i) run.cluster.submit(i % 2, std::vector<TokenId>(30 + i, 2), 1, 40);
