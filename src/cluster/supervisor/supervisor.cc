@@ -29,7 +29,7 @@ const char* phase_name(ChildPhase phase) {
 
 Supervisor::Supervisor(SupervisorConfig config, std::vector<ChildSpec> children, Processes& processes,
                        const Clock& clock)
-    : config_(config), processes_(processes), clock_(clock) {
+    : config_(config), processes_(processes), clock_(clock), looked_ns_(clock.now_ns()) {
   for (ChildSpec& spec : children) {
     children_.emplace_back();
     children_.back().spec = std::move(spec);
@@ -57,7 +57,10 @@ Child* Supervisor::find(const std::string& name) {
 }
 
 void Supervisor::step(double max_wait_s) {
-  for (const ProcessEvent& event : processes_.wait(wait_s(max_wait_s))) {
+  const double waited_s = wait_s(max_wait_s);
+  const std::vector<ProcessEvent> events = processes_.wait(waited_s);
+  forgive_own_stall(waited_s);
+  for (const ProcessEvent& event : events) {
     const auto known = by_process_.find(event.process);
     if (known == by_process_.end()) continue;
     Child& child = children_[known->second];
@@ -78,6 +81,14 @@ double Supervisor::wait_s(double max_wait_s) const {
     }
   }
   return std::max(static_cast<double>(until_ns - clock_.now_ns()) * 1e-9, 0.0);
+}
+
+// What stopped this process (a suspended session, a paused virtual machine) stopped the children too: they get the whole
+// time to say something.
+void Supervisor::forgive_own_stall(double waited_s) {
+  const int64_t passed_ns = clock_.now_ns() - std::exchange(looked_ns_, clock_.now_ns());
+  if (passed_ns < static_cast<int64_t>(waited_s * 1e9) + config_.own_stall_ns) return;
+  for (Child& child : children_) child.heard_ns += passed_ns;
 }
 
 void Supervisor::start(Child& child) {

@@ -17,6 +17,7 @@ namespace tandem::supervisor {
 
 struct SupervisorConfig {
   int64_t silence_ns = 5'000'000'000;       // without a line: killed
+  int64_t own_stall_ns = 1'000'000'000;     // that this process itself was late: nobody's silence meanwhile counts
   int64_t first_pause_ns = 250'000'000;     // before a restart; doubles with each fault
   int64_t longest_pause_ns = 10'000'000'000;
   int64_t settled_ns = 60'000'000'000;      // ready for so long: pauses begin anew
@@ -78,6 +79,7 @@ class Supervisor {
   void stop_stage();
   void ask_to_end(Child& child);
   double wait_s(double max_wait_s) const;
+  void forgive_own_stall(double waited_s);
 
   const SupervisorConfig config_;
   Processes& processes_;
@@ -86,6 +88,7 @@ class Supervisor {
   std::map<ProcessId, size_t> by_process_;
   std::vector<std::string> news_;
   std::optional<Error> failure_;
+  int64_t looked_ns_;  // when it last waited for news
   bool is_stopping_ = false;
 };
 

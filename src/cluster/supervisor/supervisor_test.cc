@@ -131,6 +131,20 @@ TEST_CASE("a supervisor that was itself stopped reads what was said before it ju
   CHECK(cluster.processes.signals.empty());
 }
 
+TEST_CASE("what was stopped with its supervisor gets the whole time to say something") {
+  Cluster cluster;
+  cluster.all_say("ready");
+  cluster.pass_s(4, "d1");
+  cluster.clock.advance_ms(40'000);
+  cluster.supervisor.step(0);
+  CHECK(cluster.processes.signals.empty());
+  cluster.pass_s(0.5, "d1");
+  CHECK(cluster.processes.signals.empty());
+  cluster.pass_s(5, "d1");  // it had been silent before the stop, and is afterwards
+  CHECK(cluster.processes.was_sent("d1", SIGKILL));
+  CHECK(cluster.processes.signals.size() == 1);
+}
+
 TEST_CASE("what never was ready ends the cluster after three attempts, with the reason") {
   Cluster cluster;
   cluster.processes.say("gateway", "ready");
