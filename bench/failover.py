@@ -66,6 +66,8 @@ class Stream:
             return False
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
+            if line.startswith(b"HTTP/1.1 ") and b" 200 " not in line:
+                raise RuntimeError(f"a request was refused: {line.decode().strip()} {self.rest.decode()}")
             if not line.startswith(b"data: {"):
                 continue
             event = json.loads(line[6:])

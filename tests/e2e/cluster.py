@@ -2,33 +2,19 @@
 """A cluster of processes as its users meet it: cluster.py TANDEM FIXTURES. Answers equal those of one process byte for
 byte, also when nodes are killed or stopped in the middle of streams; an operator's orders; nothing is left behind.
 Standard library only. Exits 1 at the first fault."""
-import concurrent.futures, http.client, json, os, pathlib, re, signal, subprocess, sys, tempfile, threading, time
+import concurrent.futures, http.client, json, os, pathlib, re, signal, subprocess, sys, threading, time
 
-TANDEM, FIXTURES = sys.argv[1], pathlib.Path(sys.argv[2])
-MODEL = str(FIXTURES / "tiny" / "llama-gqa.F16.gguf")
+import processes
+from processes import ANSWER_TIMEOUT_S, START_TIMEOUT_S, text_of
+
 FLAGS = ["--port", "0", "--served-model-name", "tiny", "--kv-blocks", "2048", "--threads", "1",
          "--max-model-len", "2000"]
-START_TIMEOUT_S, END_TIMEOUT_S, ANSWER_TIMEOUT_S = 120, 60, 120
-scratch = tempfile.TemporaryDirectory(prefix="tandem-cluster-")
-ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_")} | {
-    "XDG_CACHE_HOME": scratch.name + "/cache", "XDG_STATE_HOME": scratch.name + "/state"}
-LOGS = pathlib.Path(scratch.name) / "state" / "tandem"
-WORDS = "the quick brown fox jumps over a lazy dog while seven wizards brew potions under pale moons".split()
-running = []  # processes to kill when the test fails
+place = processes.Place(sys.argv[1], pathlib.Path(sys.argv[2]) / "tiny" / "llama-gqa.F16.gguf", FLAGS)
+check = place.check
 
 
-def check(condition, what):
-    if not condition:
-        for process in running:
-            process.kill()
-        for log in sorted(LOGS.glob("*/*.log")):
-            print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}", file=sys.stderr)
-        print(f"FAILED: {what}", file=sys.stderr, flush=True)
-        os._exit(1)
-
-
-def text_of(length, seed):
-    return " ".join(WORDS[(seed * 7 + i * i) % len(WORDS)] for i in range(length))
+def cluster_of(topology):
+    return processes.Cluster(place, topology)
 
 
 def requests():
@@ -63,104 +49,6 @@ def requests():
         chat(messages=said, **greedy),
         chat(messages=said, seed=21, logprobs=True, top_logprobs=4, **warm),
     ]
-
-
-class Endpoint:
-    """Whatever listens and says so in one line."""
-
-    def start(self, *args):
-        self.process = subprocess.Popen([TANDEM, *args], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True,
-                                        stderr=open(scratch.name + "/stderr.log", "a"))
-        running.append(self.process)
-        self.lines, self.changed, self.port = [], threading.Condition(), None
-        threading.Thread(target=self.read, daemon=True).start()
-        line = self.wait_for_line(r"tandem: serving tiny on http://127\.0\.0\.1:(\d+)", START_TIMEOUT_S)
-        self.port = int(line[1])
-
-    def read(self):
-        for line in self.process.stdout:
-            with self.changed:
-                self.lines.append(line.rstrip("\n"))
-                self.changed.notify_all()
-        with self.changed:
-            self.lines.append("(end)")
-            self.changed.notify_all()
-
-    def wait_for_line(self, pattern, timeout_s, begin=0):
-        found = []
-
-        def look():
-            found[:] = [m for m in (re.fullmatch(pattern, line) for line in self.lines[begin:]) if m]
-            return found or "(end)" in self.lines
-
-        with self.changed:
-            self.changed.wait_for(look, timeout_s)
-        check(found, f"a line like {pattern}: {self.lines}")
-        return found[0]
-
-    def open(self, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_TIMEOUT_S)
-        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
-        return connection.getresponse()
-
-    def ask(self, request):
-        response = self.open(*request)
-        text = response.read().decode()
-        check(response.status == 200, f"{request}: {response.status} {text}")
-        answer = json.loads(text)
-        usage = answer["usage"]
-        return answer["choices"], usage["prompt_tokens"], usage["completion_tokens"]
-
-    def end(self, *signals):
-        for number in signals:
-            self.process.send_signal(number)
-        code = self.process.wait(END_TIMEOUT_S)
-        running.remove(self.process)
-        return code
-
-
-class Serve(Endpoint):
-    def __init__(self):
-        self.start("serve", MODEL, *FLAGS)
-
-
-class Cluster(Endpoint):
-    def __init__(self, topology):
-        self.name = f"t{topology}"
-        self.start("up", MODEL, "--topology", topology, "--cluster", self.name, *FLAGS)
-
-    def pids(self):
-        """The newest process of each name, of those that were ever ready."""
-        ready = (re.fullmatch(r"tandem: (\S+) is ready, pid (\d+)", line) for line in list(self.lines))
-        return {m[1]: int(m[2]) for m in ready if m}
-
-    def all_pids(self):
-        ready = (re.fullmatch(r"tandem: \S+ is ready, pid (\d+)", line) for line in list(self.lines))
-        return {int(m[1]) for m in ready if m}
-
-    def kill(self, node, number=signal.SIGKILL):
-        """Returns where in `lines` what follows begins."""
-        begin = len(self.lines)
-        os.kill(self.pids()[node], number)
-        return begin
-
-    def wait_ready(self, node, begin):
-        self.wait_for_line(rf"tandem: {node} is ready, pid \d+", START_TIMEOUT_S, begin)
-
-    def operator(self, *args, code=0):
-        done = subprocess.run([TANDEM, *args, "--cluster", self.name], env=ENVIRONMENT, capture_output=True, text=True,
-                              timeout=60)
-        check(done.returncode == code, f"tandem {args}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.stdout if code == 0 else done.stderr
-
-    def status(self):
-        return {node["id"]: node for node in json.loads(self.operator("status", "--json"))["nodes"]}
-
-    def wait_status(self, is_good, what):
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not is_good(self.status()):
-            check(time.monotonic() < deadline, f"{what}: {self.status()}")
-            time.sleep(0.1)
 
 
 def compare(cluster, expected, what):
@@ -233,7 +121,7 @@ def compare_streams(cluster, expected, disturb, what):
 
 
 def test_equal_answers(expected, _):
-    cluster = Cluster("1P1D")
+    cluster = cluster_of("1P1D")
     compare(cluster, expected, "1P1D answers as one process")
     table = cluster.operator("status")
     check(re.search(r"^d1 +decode +ready", table, re.M), f"the table of nodes:\n{table}")
@@ -242,7 +130,7 @@ def test_equal_answers(expected, _):
 
 
 def test_deaths(expected, expected_streams):
-    cluster = Cluster("2P1D")
+    cluster = cluster_of("2P1D")
     compare(cluster, expected, "2P1D answers as one process")
     for node in ("d1", "p1"):
         begin = []
@@ -260,9 +148,9 @@ def test_deaths(expected, expected_streams):
 
 
 def test_operator(expected, _):
-    cluster = Cluster("2P1D")
-    second = subprocess.run([TANDEM, "up", MODEL, "--cluster", cluster.name, *FLAGS], env=ENVIRONMENT, text=True,
-                            capture_output=True, timeout=60)
+    cluster = cluster_of("2P1D")
+    second = subprocess.run([place.program, "up", place.model, "--cluster", cluster.name, *FLAGS], text=True,
+                            env=place.environment, capture_output=True, timeout=60)
     check(second.returncode == 1 and "is up already" in second.stderr, f"one `up` a cluster: {second}")
     check("no node" in cluster.operator("drain", "nobody", code=1), "an unknown node")
     check("is no role" in cluster.operator("role", "p1", "king", code=1), "an unknown role")
@@ -278,7 +166,7 @@ def test_operator(expected, _):
 
 
 def main():
-    one = Serve()
+    one = processes.Serve(place)
     expected = [one.ask(request) for request in requests()]
     expected_streams, _ = streams_through(one)
     check(one.end(signal.SIGTERM) == 0, "the one process ends")
