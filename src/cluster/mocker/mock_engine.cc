@@ -11,9 +11,9 @@ TokenId token_after(uint64_t prefix_hash, uint64_t seed, uint32_t choice, uint32
   return static_cast<TokenId>((hash & kPrefixBits) | (static_cast<uint64_t>(salt & 0x7F) << 24));
 }
 
-Finish finish_of(TokenId token, uint32_t index, uint32_t max_tokens) {
-  if (index + 1 >= max_tokens) return Finish::kLength;
-  return index >= 2 && (token & kPrefixBits) % 41 == 0 ? Finish::kStop : Finish::kNone;
+Finish finish_of(TokenId token, uint32_t index, const RequestState& state) {
+  if (index + 1 >= state.max_tokens) return Finish::kLength;
+  return !state.ignore_eos && index >= 2 && (token & kPrefixBits) % 41 == 0 ? Finish::kStop : Finish::kNone;
 }
 
 uint64_t prefix_hash(const std::vector<TokenId>& prompt, const std::vector<TokenId>& tokens, size_t num_positions) {
@@ -208,7 +208,7 @@ void MockEngine::run_decode(const RequestId& id, Decode& decode, std::vector<rol
     if (!is_good) report_("I3/I6: a decode step read KV that is not of its tokens");
     TokenId token = token_after(decode.hash[c], decode.state.sampling.seed, c, salt_of(id, index));
     if (!is_good) token ^= 0x155555;
-    const Finish finish = finish_of(token, index, decode.state.max_tokens);
+    const Finish finish = finish_of(token, index, decode.state);
     choice.tokens.push_back(token);
     choice.is_finished = finish != Finish::kNone;
     step.tokens.push_back({id, 0, c, index, token, 0, finish});
@@ -271,7 +271,7 @@ void MockEngine::sample_prefill(PrefillJob& job, std::vector<role::EngineNews>& 
     TokenId token = token_after(prefix_hash(state.prompt, choice.tokens, end), state.sampling.seed, c,
                                 salt_of(job.start.request, index));
     if (!is_good) token ^= 0x155555;
-    sampled.first.push_back({job.start.request, 0, c, index, token, 0, finish_of(token, index, state.max_tokens)});
+    sampled.first.push_back({job.start.request, 0, c, index, token, 0, finish_of(token, index, state)});
   }
   news.emplace_back(std::move(sampled));
 }

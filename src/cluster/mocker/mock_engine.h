@@ -27,7 +27,7 @@ constexpr uint64_t mix(uint64_t a, uint64_t b) {
 // token's high bits, and so what follows, but not whether the token fits its prefix.
 constexpr TokenId kPrefixBits = 0x7FFFFF;
 TokenId token_after(uint64_t prefix_hash, uint64_t seed, uint32_t choice, uint32_t salt);
-handoff::Finish finish_of(TokenId token, uint32_t index, uint32_t max_tokens);
+handoff::Finish finish_of(TokenId token, uint32_t index, const handoff::RequestState& state);
 uint64_t prefix_hash(const std::vector<TokenId>& prompt, const std::vector<TokenId>& tokens, size_t num_positions);
 
 // A node's KV memory: one word per position and layer group.

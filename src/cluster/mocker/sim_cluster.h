@@ -34,6 +34,8 @@ struct SimConfig {
   bool are_timers_scaled = false;        // each party's timers are halved, doubled or left, and its clock is its own
   bool does_holder_adopt = true;
   bool uses_wire_format = true;          // messages become bytes and are read again, as between processes
+  bool runs_to_length = false;           // no end tokens: a stream is as long as was asked for
+  const cost::StepCost* step_cost = nullptr;  // of all engines; null: a small machine's
   handoff::Timing timing;
   double prefill_tokens_per_s = 5000;
   Nanos tick = 10'000'000;
@@ -58,6 +60,11 @@ class SimCluster {
   size_t num_completed() const { return num_completed_; }
   size_t num_failed() const { return num_failed_; }
   std::vector<double> gaps_ms() const { return gaps_ms_; }  // from token to token, of a choice
+  struct Served {  // a completed request's first choice
+    double ttft_ms = 0, tpot_ms = 0;  // tpot: the mean gap; 0 for one token
+    size_t num_tokens = 0;
+  };
+  const std::vector<Served>& served() const { return served_; }
 
   // Faults. By index; nothing happens to what is not in the state for it.
   void kill_node(size_t n);
@@ -120,6 +127,7 @@ class SimCluster {
     uint32_t max_tokens = 0;
     std::vector<handoff::ChoiceState> got;
     std::vector<Nanos> last_token;
+    Nanos asked_at = 0, first_at = 0;
     handoff::Attempt attempts = 0;
     bool is_over = false, is_cancelled = false;
   };
@@ -177,6 +185,7 @@ class SimCluster {
   size_t num_completed_ = 0, num_failed_ = 0;
   uint64_t num_recoveries_ = 0, mismatches_of_dead_ = 0;
   std::vector<double> gaps_ms_;
+  std::vector<Served> served_;
   std::string violation_;
   std::deque<std::string> trace_;
 };

@@ -17,8 +17,9 @@ RequestId SimCluster::submit(uint32_t gateway, std::vector<TokenId> prompt, uint
   state.prompt = prompt;
   state.sampling.seed = random_.next();
   state.max_tokens = max_tokens;
+  state.ignore_eos = config_.runs_to_length;
   state.choices.resize(num_choices);
-  ClientRequest client{gateway, std::move(prompt), state.sampling.seed, max_tokens, {}, {}, 0, false, false};
+  ClientRequest client{gateway, std::move(prompt), state.sampling.seed, max_tokens, {}, {}, now(), 0, 0, false, false};
   client.got.resize(num_choices);
   client.last_token.assign(num_choices, 0);
   const Status accepted = gateways_[gateway].policy->submit(id, std::move(state), INT64_MAX, gateway_time(gateway));
@@ -64,6 +65,7 @@ void SimCluster::deliver_token(const TokenEntry& entry) {
     gaps_ms_.push_back(static_cast<double>(events_.now() - client.last_token[entry.choice]) / 1e6);
   }
   client.last_token[entry.choice] = events_.now();
+  if (client.first_at == 0) client.first_at = events_.now();
   const auto live = gateways_[client.gateway].policy->requests().find(entry.request);
   if (live != gateways_[client.gateway].policy->requests().end()) client.attempts = live->second->attempt();
 }
@@ -84,6 +86,11 @@ void SimCluster::end_request(const role::RequestEnded& ended) {
     return violated("L1: request " + std::to_string(ended.request.low) + " ended with an error: " + ended.message);
   }
   ++num_completed_;
+  const size_t num_tokens = client.got[0].tokens.size();
+  const auto ms = [](Nanos from, Nanos to) { return static_cast<double>(to - from) / 1e6; };
+  served_.push_back({ms(client.asked_at, client.first_at),
+                     num_tokens < 2 ? 0.0 : ms(client.first_at, client.last_token[0]) / static_cast<double>(num_tokens - 1),
+                     num_tokens});
   for (const ChoiceState& choice : client.got) {
     if (!choice.is_finished) violated("I1: a stream ended without its last token");
   }

@@ -83,8 +83,8 @@ double Supervisor::wait_s(double max_wait_s) const {
   return std::max(static_cast<double>(until_ns - clock_.now_ns()) * 1e-9, 0.0);
 }
 
-// What stopped this process (a suspended session, a paused virtual machine) stopped the children too: they get the whole
-// time to say something.
+// What stopped this process (a suspended session, a paused virtual machine) stopped the children too: they get the
+// whole time to say something.
 void Supervisor::forgive_own_stall(double waited_s) {
   const int64_t passed_ns = clock_.now_ns() - std::exchange(looked_ns_, clock_.now_ns());
   if (passed_ns < static_cast<int64_t>(waited_s * 1e9) + config_.own_stall_ns) return;
