@@ -54,6 +54,7 @@ class Stream:
                            "seed": len(prompt) + prompt[0], "stream": True, "ignore_eos": True,
                            "return_token_ids": True}).encode()
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+        self.begin_s = time.monotonic()
         self.tokens, self.times, self.rest, self.text = [], [], b"", ""
         self.socket.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
                             b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)

@@ -69,6 +69,9 @@ node::NodeProcessConfig node_config(const OptionValues& values, const StateFolde
   config.policy.bytes_per_block = kv.part_bytes() * num_layer_groups(runner);
   config.engine.block_size = runner.block_tokens();
   config.engine.num_layer_groups = num_layer_groups(runner);
+  if (values.text("push") == "layer") {
+    config.engine.layers_per_group = runner.config().num_layers / num_layer_groups(runner);
+  }
   config.engine.max_sequences = sched.max_num_seqs;
   config.engine.budget.max_tokens = sched.max_num_batched_tokens;
   config.engine.budget.target_s = sched.tpot_target_ms * 1e-3;
@@ -77,6 +80,7 @@ node::NodeProcessConfig node_config(const OptionValues& values, const StateFolde
   config.control_port = static_cast<uint16_t>(values.integer("control-port"));
   config.data_address = values.has("data-address") ? values.text("data-address")
                                                    : "shm:" + folder.socket(config.policy.self.id);
+  config.kv_bytes_per_s = static_cast<uint64_t>(values.integer("kv-rate"));
   return config;
 }
 

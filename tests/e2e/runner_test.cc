@@ -1,5 +1,5 @@
 // Opening models: the pack cache with real weights and several openers, options that cannot be, packing to fewer bits,
-// memory for KV.
+// memory for KV, steps that are watched.
 // needs: serve_runner plugins_cpu
 
 #include "serve/runner/model_runner.h"
@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -112,6 +113,71 @@ TEST_CASE("threads and processes that open one model at once all get it") {
     CHECK(cache.num_files(".pack") == 1);
     CHECK(cache.num_files(".new") == 0);
     CHECK(open_runner(options)->weights_were_cached());
+  }
+}
+
+// Keeps the KV of the first block's layers as it is when they are said to be written.
+class LayerWitness final : public sched::StepObserver {
+ public:
+  explicit LayerWitness(runner::ModelRunner& runner) : runner_(runner) {}
+  void on_layers_written(uint32_t num_layers) override {
+    CHECK(num_layers == written.size() + 1);
+    written.push_back(layer(num_layers - 1));
+  }
+  std::vector<uint8_t> layer(uint32_t index) const {
+    std::vector<uint8_t> bytes(runner_.kv_layout().layer_stride);
+    CHECK(runner_.read_kv(kv::BlockId{0}, index, 1, bytes.data()));
+    return bytes;
+  }
+  std::vector<std::vector<uint8_t>> written;
+
+ private:
+  runner::ModelRunner& runner_;
+};
+
+TEST_CASE("a step that is watched gives the same bits, and what it says is written stays as it is") {
+  for (const char* name : {"tiny/llama-mha", "tiny/qwen3", "tiny/mistral-swa", kQuantised}) {
+    CAPTURE(name);
+    const auto watched = open_runner(test_options(fixture(name), 128));
+    const auto plain = open_runner(test_options(fixture(name), 128));
+    std::vector<TokenId> tokens = prompt();
+    std::vector<kv::BlockId> blocks;
+    for (uint32_t i = 0; i * 16 < tokens.size(); ++i) blocks.push_back(kv::BlockId{i});
+    const SamplingParams sampling;
+    std::vector<std::vector<float>> rows[2];
+    const auto keep_in = [&rows](int which) {
+      return [&rows, which](uint32_t, uint32_t, std::span<const float> logits) {
+        rows[which].emplace_back(logits.begin(), logits.end());
+      };
+    };
+    watched->observe_logits(keep_in(0));
+    plain->observe_logits(keep_in(1));
+    const auto num_tokens = static_cast<uint32_t>(tokens.size());
+    for (const auto& [begin, end] : {std::pair<uint32_t, uint32_t>{0, 40}, {40, num_tokens}}) {
+      sched::Batch batch;
+      sched::BatchItem item;
+      item.tokens = std::span(tokens).first(end);
+      item.num_prompt_tokens = end;
+      item.begin = begin;
+      item.count = batch.num_tokens = end - begin;
+      item.blocks = blocks;
+      item.samples = true;
+      item.sampling = &sampling;
+      item.prompt_logprobs = 0;
+      batch.items = {item};
+      LayerWitness witness(*watched);
+      auto got = watched->execute_observed(batch, witness), expected = plain->execute(batch);
+      REQUIRE(got);
+      REQUIRE(expected);
+      CHECK(got->items[0].token == expected->items[0].token);
+      CHECK(witness.written.size() == watched->config().num_layers);
+      for (uint32_t layer = 0; layer < witness.written.size(); ++layer) {
+        CHECK(witness.written[layer] == witness.layer(layer));
+        CHECK(witness.written[layer] == LayerWitness(*plain).layer(layer));
+      }
+    }
+    CHECK(rows[0] == rows[1]);
+    CHECK(!rows[0].empty());
   }
 }
 

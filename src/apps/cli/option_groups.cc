@@ -159,9 +159,20 @@ OptionGroup node_options() {
               {.name = "control-host", .default_text = "127.0.0.1", .help = "Address on which gateways reach it"},
               {.name = "control-port", .type = kInteger, .default_text = "0", .min = 0, .max = 65535,
                .help = "Port on which gateways reach it; 0: any free one"},
-              {.name = "data-address", .default_note = "shm: a socket in the cluster's folder",
-               .help = "Where other nodes send KV: shm:PATH on one machine, tcp:HOST:PORT between machines"},
               drain_timeout(),
+          }};
+}
+
+OptionGroup transfer_options() {
+  return {"KV between nodes",
+          {
+              {.name = "data-address", .default_note = "shm: a socket in the cluster's folder",
+               .help = "Where other nodes send KV: shm:PATH on one machine, tcp:HOST:PORT between machines; many nodes "
+                       "that share one: tcp:HOST:0"},
+              {.name = "push", .type = kChoice, .default_text = "layer", .choices = {"layer", "step"},
+               .help = "When a prompt's KV goes to the decode node: as layers are computed, or step by step"},
+              {.name = "kv-rate", .type = kBytes, .default_text = "0", .min = 0,
+               .help = "Bytes a second of KV to one other node at most; 0: no limit"},
           }};
 }
 

@@ -13,6 +13,7 @@ OptionGroup queue_options();
 OptionGroup server_options();
 OptionGroup up_options();          // of a cluster on this machine
 OptionGroup node_options();
+OptionGroup transfer_options();
 OptionGroup gateway_options();
 OptionGroup operator_options();    // how status, drain and role reach the gateway
 OptionGroup length_options();      // --max-model-len alone

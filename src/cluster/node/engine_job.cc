@@ -43,7 +43,7 @@ Finish accept_token(EngineChoice& choice, const sched::EndRule& end, TokenId tok
   return Finish::kNone;
 }
 
-std::vector<uint32_t> newly_computed(PrefillJob& job) {
+std::vector<uint32_t> unreported_blocks(const PrefillJob& job, std::span<const uint32_t> num_computed) {
   std::vector<uint32_t> ready;
   const uint32_t block_size = job.shape.block_size;
   for (uint32_t number = 0; number < job.is_reported.size(); ++number) {
@@ -52,14 +52,10 @@ std::vector<uint32_t> newly_computed(PrefillJob& job) {
     const uint32_t index = place.index + (place.is_shared ? 0 : job.shape.num_shared());
     const uint32_t end = index * block_size + place.num_filled;
     // Shared blocks are computed by the first choice that goes on.
-    const auto has_computed = [&](const EngineChoice& choice) {
-      return !choice.is_finished && choice.num_computed >= end;
-    };
-    const bool is_ready = place.is_shared ? std::ranges::any_of(job.choices, has_computed)
-                                          : has_computed(job.choices[place.choice]);
-    if (!is_ready) continue;
-    job.is_reported[number] = 1;
-    ready.push_back(number);
+    const auto has_computed = [&](uint32_t c) { return !job.choices[c].is_finished && num_computed[c] >= end; };
+    bool is_ready = !place.is_shared && has_computed(place.choice);
+    for (uint32_t c = 0; place.is_shared && c < job.choices.size(); ++c) is_ready |= has_computed(c);
+    if (is_ready) ready.push_back(number);
   }
   return ready;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cluster/role/node_actions.h"
@@ -47,7 +48,7 @@ EngineChoice make_choice(const handoff::RequestState& state, const role::KvTable
 // Takes the token in: the choice may be finished by it.
 handoff::Finish accept_token(EngineChoice& choice, const sched::EndRule& end, TokenId token);
 
-// Numbers of the shape's blocks that are now computed and were not reported; marks them.
-std::vector<uint32_t> newly_computed(PrefillJob& job);
+// Numbers of the shape's blocks that were not reported and are computed once choice c has `num_computed[c]` positions.
+std::vector<uint32_t> unreported_blocks(const PrefillJob& job, std::span<const uint32_t> num_computed);
 
 }  // namespace tandem::node

@@ -119,7 +119,9 @@ void EngineThread::run() {
     num_commands += commands.size();
     const uint64_t before = engine_.progress().step_seq;
     std::vector<role::EngineNews> news;
-    if (engine_.has_work()) news = engine_.run_step();
+    if (engine_.has_work()) {
+      news = engine_.run_step([&](std::vector<role::EngineNews> early) { publish({num_commands, std::move(early)}); });
+    }
     may_compute = engine_.has_work() && engine_.progress().step_seq != before;
     num_ended_.store(step, std::memory_order_release);
     // Also without news: what waits for the step's end is to be told of it.

@@ -37,6 +37,11 @@ class EngineThread {
   uint64_t newest_step();
   uint64_t num_ended() const { return num_ended_.load(std::memory_order_acquire); }
   role::EngineProgress progress() const { return engine_.progress(); }
+  // `read` of parts that news told of.
+  template <class Read>
+  void with_parts(const Read& read) {
+    engine_.with_parts(read);
+  }
 
  private:
   struct Report {

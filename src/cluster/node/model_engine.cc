@@ -121,10 +121,14 @@ void ModelEngine::plan_prefills() {
 }
 
 sched::StepOutcome ModelEngine::execute() {
-  for (int trial = 0; trial < 2; ++trial) {
-    auto outcome = executor_.execute(batch_);
-    if (outcome && outcome->items.size() == batch_.items.size()) return std::move(*outcome);
-  }
+  const auto is_whole = [this](Result<sched::StepOutcome>& outcome) {
+    return outcome && outcome->items.size() == batch_.items.size();
+  };
+  auto outcome = tell_ != nullptr ? executor_.execute_observed(batch_, *this) : executor_.execute(batch_);
+  if (is_whole(outcome)) return std::move(*outcome);
+  Lock lock(rewrite_mutex_);
+  outcome = executor_.execute(batch_);
+  if (is_whole(outcome)) return std::move(*outcome);
   return engine::execute_isolated(executor_, batch_);
 }
 
@@ -175,13 +179,47 @@ void ModelEngine::apply(const Planned& planned, const sched::BatchItem& item, sc
   job.first[planned.choice] = std::move(entry);
 }
 
+// What will be computed at the end of the step that is planned.
+std::vector<role::PartsComputed> ModelEngine::parts_of_step() const {
+  std::map<std::pair<Id, uint32_t>, uint32_t> ends;
+  for (size_t i = 0; i < planned_.size(); ++i) {
+    if (planned_[i].is_decode) continue;
+    ends[{planned_[i].request, planned_[i].choice}] = batch_.items[i].begin + batch_.items[i].count;
+  }
+  std::vector<role::PartsComputed> parts;
+  for (const auto& [id, job] : prefills_) {
+    std::vector<uint32_t> num_computed;
+    for (uint32_t c = 0; c < job.choices.size(); ++c) {
+      const auto it = ends.find({id, c});
+      num_computed.push_back(it == ends.end() ? job.choices[c].num_computed : it->second);
+    }
+    std::vector<uint32_t> blocks = unreported_blocks(job, num_computed);
+    if (!blocks.empty()) parts.push_back({id, job.attempt, 0, std::move(blocks)});
+  }
+  return parts;
+}
+
+void ModelEngine::on_layers_written(uint32_t num_layers) {
+  while (num_groups_told_ < config_.num_layer_groups &&
+         (num_groups_told_ + 1) * config_.layers_per_group <= num_layers) {
+    for (role::PartsComputed& parts : coming_) parts.layer_group = num_groups_told_;
+    (*tell_)({coming_.begin(), coming_.end()});
+    ++num_groups_told_;
+  }
+}
+
 void ModelEngine::report_prefills(std::vector<role::EngineNews>& news) {
+  for (role::PartsComputed& parts : coming_) {
+    const auto it = prefills_.find(parts.request);
+    if (it == prefills_.end()) continue;  // has failed
+    for (const uint32_t block : parts.blocks) it->second.is_reported[block] = 1;
+    for (uint32_t group = num_groups_told_; group < config_.num_layer_groups; ++group) {
+      parts.layer_group = group;
+      news.emplace_back(parts);
+    }
+  }
   std::vector<Id> done;
   for (auto& [id, job] : prefills_) {
-    const std::vector<uint32_t> ready = newly_computed(job);
-    for (uint32_t group = 0; !ready.empty() && group < config_.num_layer_groups; ++group) {
-      news.push_back(role::PartsComputed{id, job.attempt, group, ready});
-    }
     role::Sampled sampled{id, job.attempt, {}};
     bool is_done = true;
     for (uint32_t c = 0; c < job.choices.size(); ++c) {
@@ -196,7 +234,7 @@ void ModelEngine::report_prefills(std::vector<role::EngineNews>& news) {
   for (const Id& id : done) prefills_.erase(id);
 }
 
-std::vector<role::EngineNews> ModelEngine::run_step() {
+std::vector<role::EngineNews> ModelEngine::run_step(const NewsSink& tell) {
   batch_.items.clear();
   batch_.num_tokens = 0;
   planned_.clear();
@@ -207,6 +245,9 @@ std::vector<role::EngineNews> ModelEngine::run_step() {
   plan_prefills();
   std::vector<role::EngineNews> news;
   if (batch_.items.empty()) return news;
+  coming_ = parts_of_step();
+  num_groups_told_ = 0;
+  tell_ = tell && config_.layers_per_group > 0 && !coming_.empty() ? &tell : nullptr;
 
   const int64_t began_ns = clock_.now_ns();
   step_predicted_ms_.store(static_cast<uint32_t>(cost_.predict(shape_) * 1e3), std::memory_order_relaxed);

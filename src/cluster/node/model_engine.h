@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/thread_safety.h"
 #include "cluster/node/engine_job.h"
 #include "cluster/role/node_actions.h"
 #include "serve/cost/step_cost.h"
@@ -23,6 +24,7 @@ namespace tandem::node {
 struct ModelEngineConfig {
   uint32_t block_size = 16;
   uint32_t num_layer_groups = 1;
+  uint32_t layers_per_group = 0;     // a group's parts are told of once its layers are written; 0: when the step ends
   uint32_t max_sequences = 64;       // items of a step; more decodes than that take turns
   sched::TokenBudget budget{512, 0.2, 16};
   std::vector<TokenId> eos_ids;
@@ -31,7 +33,10 @@ struct ModelEngineConfig {
 // The rule for the stop strings of a request's choice; null: it has none.
 using StopRuleMaker = std::function<std::unique_ptr<sched::StopRule>(const handoff::RequestState& state)>;
 
-class ModelEngine {
+// Takes news in the middle of a step. Engine thread; must be quick.
+using NewsSink = std::function<void(std::vector<role::EngineNews>)>;
+
+class ModelEngine final : private sched::StepObserver {
  public:
   // Executor and clock outlive it.
   ModelEngine(ModelEngineConfig config, sched::StepExecutor& executor, const Clock& clock,
@@ -46,8 +51,16 @@ class ModelEngine {
 
   bool has_work() const { return !prefills_.empty() || !decodes_.empty(); }
   // Runs one step and tells what came of it. Empty when there was nothing to run. A step that fails is run again, then
-  // item by item; only requests whose item fails alone end.
-  std::vector<role::EngineNews> run_step();
+  // item by item; only requests whose item fails alone end. Parts that are done before the step goes to `tell`, if any.
+  std::vector<role::EngineNews> run_step(const NewsSink& tell = {});
+
+  // Any thread: `read` of parts that were told of. A step that is run again writes parts that it told of again (the
+  // same values, for equal work gives equal bits), but not beside `read`.
+  template <class Read>
+  void with_parts(const Read& read) {
+    Lock lock(rewrite_mutex_);
+    read();
+  }
 
   role::EngineProgress progress() const;  // any thread
 
@@ -67,8 +80,10 @@ class ModelEngine {
   void apply(const Planned& planned, const sched::BatchItem& item, sched::ItemOutcome& outcome);
   void fail(const Id& id, Error error);
   void report_prefills(std::vector<role::EngineNews>& news);
+  void on_layers_written(uint32_t num_layers) override;
   handoff::TokenEntry entry_of(const Id& id, uint32_t choice, const EngineChoice& state,
                                sched::ItemOutcome& outcome) const;
+  std::vector<role::PartsComputed> parts_of_step() const;
 
   const ModelEngineConfig config_;
   sched::StepExecutor& executor_;
@@ -87,6 +102,10 @@ class ModelEngine {
   cost::StepShape shape_;
   std::map<Id, role::StepTokens> tokens_;
   std::vector<role::JobFailed> failures_;
+  std::vector<role::PartsComputed> coming_;  // by prefill, as of its end; of the group to be told of next
+  const NewsSink* tell_ = nullptr;           // null: at the step's end
+  uint32_t num_groups_told_ = 0;
+  Mutex rewrite_mutex_;
 
   std::atomic<uint64_t> num_steps_{0};
   static constexpr int64_t kNoStep = INT64_MIN;

@@ -109,6 +109,60 @@ TEST_CASE("a prefill is computed in chunks, reports each block once when it is f
   CHECK(rig.executor.num_steps() >= 3);
 }
 
+// Tells of its layers when it has computed all; may fail after that.
+class LayeredExecutor final : public sched::StepExecutor {
+ public:
+  explicit LayeredExecutor(uint32_t num_layers) : num_layers_(num_layers) {}
+  Result<sched::StepOutcome> execute(const sched::Batch& batch) override { return executor_.execute(batch); }
+  Result<sched::StepOutcome> execute_observed(const sched::Batch& batch, sched::StepObserver& observer) override {
+    auto outcome = execute(batch);
+    for (uint32_t layer = 1; layer <= num_layers_; ++layer) observer.on_layers_written(layer);
+    if (num_failures == 0) return outcome;
+    --num_failures;
+    return Error{ErrorCode::kInternal, "as told"};
+  }
+  int num_failures = 0;
+
+ private:
+  const uint32_t num_layers_;
+  sched::ScriptedExecutor executor_{{.num_blocks = 4096, .block_size = kBlockSize}};
+};
+
+TEST_CASE("groups of layers are told of in the step, each part once, also of a step that fails and runs again") {
+  for (const uint32_t layers_per_group : {2u, 0u}) {
+    for (const int num_failures : {0, 1, 2}) {
+      ModelEngineConfig config;
+      config.budget = {40, 0, 1};
+      config.num_layer_groups = 3;
+      config.layers_per_group = layers_per_group;
+      LayeredExecutor executor(5);  // the last group's second layer is not told of
+      executor.num_failures = num_failures;
+      ManualClock clock;
+      ModelEngine engine(config, executor, clock, [](const handoff::RequestState&) { return nullptr; });
+      Rig blocks;
+      const handoff::RequestState state = state_of(70, 2, 8);
+      engine.start_prefill({{0, 1}, 1, state, blocks.tables_of(state), {0, 0}});
+      const handoff::HandoffShape shape = handoff::shape_of(state, kBlockSize, 3);
+      std::vector<int> early(shape.num_parts(), 0), late(shape.num_parts(), 0);
+      const auto count = [](std::vector<int>& counts, const std::vector<role::EngineNews>& news) {
+        for (const role::EngineNews& one : news) {
+          const auto* parts = std::get_if<role::PartsComputed>(&one);
+          for (size_t i = 0; parts != nullptr && i < parts->blocks.size(); ++i) {
+            ++counts[parts->blocks[i] * 3 + parts->layer_group];
+          }
+        }
+      };
+      while (engine.has_work()) {
+        count(late, engine.run_step([&](const std::vector<role::EngineNews>& news) { count(early, news); }));
+      }
+      for (uint32_t part = 0; part < shape.num_parts(); ++part) {
+        CHECK(early[part] == (layers_per_group > 0 && part % 3 < 2 ? 1 : 0));
+        CHECK(early[part] + late[part] == 1);
+      }
+    }
+  }
+}
+
 TEST_CASE("choices end by length, by a stop token once min_tokens are out, and by a stop string") {
   Rig rig;
   handoff::RequestState state = state_of(5, 2, 6);

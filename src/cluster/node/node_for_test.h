@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -70,26 +71,39 @@ class HashMemory final : public KvMemory {
 class HashExecutor final : public sched::StepExecutor {
  public:
   explicit HashExecutor(HashMemory& memory) : memory_(memory) {}
-  Result<sched::StepOutcome> execute(const sched::Batch& batch) override {
-    sched::StepOutcome outcome;
-    for (const sched::BatchItem& item : batch.items) {
-      for (uint32_t p = item.begin; p < item.begin + item.count; ++p) {
-        for (uint32_t group = 0; group < kTestGroups; ++group) {
+  Result<sched::StepOutcome> execute(const sched::Batch& batch) override { return run(batch, nullptr); }
+  // A layer is a group here.
+  Result<sched::StepOutcome> execute_observed(const sched::Batch& batch, sched::StepObserver& observer) override {
+    return run(batch, &observer);
+  }
+  // Called in an observed step when so many groups are written and told of.
+  std::function<void(uint32_t num_groups)> between_groups;
+
+  static TokenId token_of(uint64_t first, uint64_t second, const SamplingParams& sampling) {
+    return static_cast<TokenId>(mixed(mixed(first, second), sampling.seed + sampling.choice) % 50'000);
+  }
+
+ private:
+  Result<sched::StepOutcome> run(const sched::Batch& batch, sched::StepObserver* observer) {
+    for (uint32_t group = 0; group < kTestGroups; ++group) {
+      for (const sched::BatchItem& item : batch.items) {
+        for (uint32_t p = item.begin; p < item.begin + item.count; ++p) {
           const uint64_t before = p == 0 ? group : at(item, group, p - 1);
           at(item, group, p) = mixed(before, static_cast<uint64_t>(item.tokens[p]));
         }
       }
+      if (observer == nullptr) continue;
+      observer->on_layers_written(group + 1);
+      if (between_groups) between_groups(group + 1);
+    }
+    sched::StepOutcome outcome;
+    for (const sched::BatchItem& item : batch.items) {
       sched::ItemOutcome& out = outcome.items.emplace_back();
       const uint32_t last = item.begin + item.count - 1;
       if (item.samples) out.token = token_of(at(item, 0, last), at(item, 1, last), *item.sampling);
     }
     return outcome;
   }
-  static TokenId token_of(uint64_t first, uint64_t second, const SamplingParams& sampling) {
-    return static_cast<TokenId>(mixed(mixed(first, second), sampling.seed + sampling.choice) % 50'000);
-  }
-
- private:
   uint64_t& at(const sched::BatchItem& item, uint32_t group, uint32_t position) {
     return memory_.word(item.blocks[position / kTestBlockSize], group, position % kTestBlockSize);
   }
@@ -132,6 +146,7 @@ inline Result<std::unique_ptr<TestNode>> start_node(const std::string& id, hando
   config.policy.max_pinned_blocks = kTestBlocks / 4;
   config.engine.block_size = kTestBlockSize;
   config.engine.num_layer_groups = kTestGroups;
+  config.engine.layers_per_group = 1;
   config.engine.budget = {64, 0, 1};
   config.data_address = data_address;
   config.hub = hub;

@@ -133,6 +133,7 @@ Status Process::open(sched::StepExecutor& executor, StopRuleMaker make_stop_rule
   TRY_ASSIGN(loop_, transport::EventLoop::create(clock_));
   network_ = std::make_unique<transport::Network>(*loop_, transport_limits(), config_.hub);
   links_ = std::make_unique<PeerLinks>(*loop_, *network_, policy.self, *this, metrics_);
+  links_->hold_to_rate(config_.kv_bytes_per_s);
   TRY(links_->listen(config_.data_address));
   engine_ = std::make_unique<EngineThread>(config_.engine, executor, clock_, std::move(make_stop_rule),
                                            [this] { loop_->post([this] { on_news(); }); });
@@ -210,7 +211,7 @@ void Process::send_block(role::SendBlock& action) {
                                                                            std::vector<std::byte>& payload) {
     if (node_->source_attempt(push.request) != push.attempt) return false;
     payload.resize(memory_.part_bytes());
-    TANDEM_CHECK(memory_.read_part(block, push.layer_group, payload.data()));
+    engine_->with_parts([&] { TANDEM_CHECK(memory_.read_part(block, push.layer_group, payload.data())); });
     handoff::Push filled = push;
     filled.payload = {0, memory_.part_bytes()};
     message = filled;

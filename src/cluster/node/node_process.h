@@ -25,6 +25,7 @@ struct NodeProcessConfig {
   std::string control_host = "127.0.0.1";
   uint16_t control_port = 0;  // 0: any
   std::string data_address;   // to listen on: "shm:PATH", "tcp:HOST:PORT", "loop:NAME"
+  uint64_t kv_bytes_per_s = 0;  // to each peer; 0: as many as go
   rpc::RpcOptions rpc;
   transport::LoopbackHub* hub = nullptr;  // of loop: addresses; outlives the process
 };

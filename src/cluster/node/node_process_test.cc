@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "cluster/node/node_for_test.h"
 
@@ -89,6 +91,29 @@ TEST_CASE("node: handed over over each transport, every token is as in one proce
     cluster.submit(20, 24);
     CHECK(cluster.gateway->turn_until([&] { return cluster.gateway->num_open == 0; }));
     cluster.check_answers();
+  }
+}
+
+TEST_CASE("node: a prompt's parts arrive group by group while the step that computes them goes on") {
+  for (const char* transport : {"loop", "shm", "tcp"}) {
+    CAPTURE(transport);
+    Cluster cluster({{"p0", Role::kPrefill}, {"d0", Role::kDecode}}, transport);
+    Counter& arrived = cluster.nodes["d0"]->metrics.counter("tandem_handoff_frames_received_total",
+                                                            "KV frames received from peers.");
+    std::vector<uint64_t> seen;  // the engine's thread, until the request has ended
+    cluster.nodes["p0"]->executor.between_groups = [&](uint32_t num_groups) {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      while (arrived.value() < uint64_t{4} * num_groups && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      seen.push_back(arrived.value());
+    };
+    const handoff::RequestState state = state_of(60, 1, 8, 3);  // one step: three full blocks and a part of one
+    const handoff::RequestId id = cluster.gateway->submit(state);
+    cluster.expected[id].push_back(expected_tokens(state, 0));
+    CHECK(cluster.gateway->turn_until([&] { return cluster.gateway->num_open == 0; }));
+    cluster.check_answers();
+    CHECK(seen == std::vector<uint64_t>{4, 8});
   }
 }
 

@@ -21,6 +21,7 @@ namespace {
 // What one connection may have on its way, so that a slow peer costs no more memory than this.
 constexpr size_t kMaxFramesUnderWay = 64;
 constexpr size_t kMaxBytesUnderWay = 8 << 20;
+constexpr int64_t kAheadOfRateNs = 2'000'000;  // a timer's steps are coarser than a frame at some rates
 constexpr size_t kMaxLinks = 4096;
 constexpr int64_t kGreetingNs = 10'000'000'000;  // well over the transport's own limit
 
@@ -61,10 +62,11 @@ uint32_t payload_bytes_of(const PeerMessage& message) {
 
 }  // namespace
 
-class PeerLinks::Link final : public transport::ConnectionHandler {
+class PeerLinks::Link final : public transport::ConnectionHandler, public transport::LoopClient {
  public:
   Link(PeerLinks& links, uint64_t number, NodeRef peer, int64_t made_at_ns)
       : links_(links), number_(number), peer_(std::move(peer)), made_at_ns_(made_at_ns) {}
+  ~Link() { links_.loop_.forget(*this); }
 
   uint64_t number() const { return number_; }
   const NodeRef& peer() const { return peer_; }
@@ -94,8 +96,11 @@ class PeerLinks::Link final : public transport::ConnectionHandler {
     links_.lose(*this);
   }
 
+  void on_timer() override { pump(); }
+
  private:
   void pump();
+  bool may_send_now();
 
   PeerLinks& links_;
   const uint64_t number_;
@@ -105,14 +110,22 @@ class PeerLinks::Link final : public transport::ConnectionHandler {
   std::map<uint64_t, std::vector<std::byte>> under_way_;  // payloads by tag
   size_t bytes_under_way_ = 0;
   uint64_t next_tag_ = 1;
+  int64_t all_sent_ns_ = 0;  // when what was sent has gone, at the rate that it is held to
   std::optional<PeerMessage> message_;  // of the frame that is coming in
   std::vector<std::byte> incoming_;
   std::unique_ptr<Connection> connection_;  // last: dies while its handler lives
 };
 
+// With a rate to keep: not too far ahead of it; the timer calls again.
+bool PeerLinks::Link::may_send_now() {
+  if (links_.bytes_per_s_ == 0 || links_.loop_.now_ns() >= all_sent_ns_ - kAheadOfRateNs) return true;
+  links_.loop_.set_timer(*this, all_sent_ns_ - kAheadOfRateNs);
+  return false;
+}
+
 void PeerLinks::Link::pump() {
   while (!waiting_.empty() && connection_ && under_way_.size() < kMaxFramesUnderWay &&
-         bytes_under_way_ < kMaxBytesUnderWay) {
+         bytes_under_way_ < kMaxBytesUnderWay && may_send_now()) {
     const FrameMaker make = std::move(waiting_.front());
     waiting_.pop_front();
     PeerMessage message;
@@ -134,7 +147,11 @@ void PeerLinks::Link::pump() {
       return links_.lose(*this);
     }
     links_.frames_sent_.add();
-    links_.bytes_sent_.add(frame->header.size() + it->second.size());
+    const size_t size_bytes = frame->header.size() + it->second.size();
+    links_.bytes_sent_.add(size_bytes);
+    if (links_.bytes_per_s_ == 0) continue;
+    const double seconds = static_cast<double>(size_bytes) / static_cast<double>(links_.bytes_per_s_);
+    all_sent_ns_ = std::max(all_sent_ns_, links_.loop_.now_ns()) + static_cast<int64_t>(seconds * 1e9);
   }
 }
 

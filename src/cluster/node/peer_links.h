@@ -42,6 +42,8 @@ class PeerLinks final : public transport::Acceptor, public transport::LoopClient
   ~PeerLinks();
 
   Status listen(const std::string& address);
+  // Bytes a second that each peer is sent from now on; 0: as many as go. Before the first send().
+  void hold_to_rate(uint64_t bytes_per_s) { bytes_per_s_ = bytes_per_s; }
   std::string address() const { return listener_ ? listener_->address() : std::string(); }
   void send(const handoff::NodeRef& to, FrameMaker make);
 
@@ -64,6 +66,7 @@ class PeerLinks final : public transport::Acceptor, public transport::LoopClient
   std::map<transport::ConnectionId, std::unique_ptr<transport::Connection>> accepted_;  // for a moment: not opened yet
   std::vector<handoff::NodeRef> lost_;                  // to be told, outside of any call
   uint64_t next_link_ = 1;
+  uint64_t bytes_per_s_ = 0;
   Counter &frames_sent_, &frames_received_, &bytes_sent_, &bytes_received_, &losses_;
 };
 

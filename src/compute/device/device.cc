@@ -30,7 +30,8 @@ Status run(Call call) {
 
 constexpr size_t kFirstTableBytes = offsetof(td_plugin, kv_slot_bytes);  // of ABI 1.0
 
-bool knows_slots(const td_plugin& table) { return table.size_bytes >= sizeof(td_plugin); }
+bool knows_slots(const td_plugin& table) { return table.size_bytes >= offsetof(td_plugin, plan_launch_part); }
+bool knows_parts(const td_plugin& table) { return table.size_bytes >= sizeof(td_plugin); }
 
 Error no_slots() { return {ErrorCode::kInvalidArgument, "this device moves KV in whole blocks only"}; }
 
@@ -209,9 +210,26 @@ Status DevicePlan::launch(Stream& stream, const td_bindings& bindings) {
   if (plan_ != nullptr) {
     return run([&](td_message* error) { return table_->plan_launch(stream.stream_, plan_, &bindings, error); });
   }
-  for (const td_op& op : ops_->ops) {
+  return launch_part(stream, 0, static_cast<uint32_t>(ops_->ops.size()), bindings);
+}
+
+bool DevicePlan::has_parts() const {
+  return plan_ == nullptr || (knows_parts(*table_) && table_->plan_launch_part != nullptr);
+}
+
+Status DevicePlan::launch_part(Stream& stream, uint32_t begin_op, uint32_t end_op, const td_bindings& bindings) {
+  if (!has_parts()) return Error{ErrorCode::kInvalidArgument, "this device launches plans as a whole only"};
+  if (plan_ != nullptr) {
+    return run([&](td_message* error) {
+      return table_->plan_launch_part(stream.stream_, plan_, begin_op, end_op, &bindings, error);
+    });
+  }
+  if (begin_op > end_op || end_op > ops_->ops.size()) {
+    return Error{ErrorCode::kInvalidArgument, "launch: no such part of the plan"};
+  }
+  for (uint32_t op = begin_op; op < end_op; ++op) {
     TRY(run([&](td_message* error) {
-      return table_->op_launch(stream.stream_, &ops_->desc, &op, &bindings, error);
+      return table_->op_launch(stream.stream_, &ops_->desc, &ops_->ops[op], &bindings, error);
     }));
   }
   return Done{};

@@ -109,6 +109,9 @@ class DevicePlan {
   ~DevicePlan();
 
   Status launch(Stream& stream, const td_bindings& bindings);
+  // Ops [begin_op, end_op) alone: what device_abi.h says of plan_launch_part. Only where has_parts().
+  bool has_parts() const;
+  Status launch_part(Stream& stream, uint32_t begin_op, uint32_t end_op, const td_bindings& bindings);
 
  private:
   friend class Device;

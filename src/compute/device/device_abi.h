@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #define TD_ABI_MAJOR 1
-#define TD_ABI_MINOR 1
+#define TD_ABI_MINOR 2
 
 typedef enum td_status {
   TD_OK = 0,
@@ -310,6 +310,12 @@ typedef struct td_plugin {
                              uint32_t begin, uint32_t count, void* to_host, td_message* error);
   td_status (*kv_write_slots)(td_device* device, void* kv, const td_kv_layout* layout, uint32_t block, uint32_t begin,
                               uint32_t count, const void* from_host, td_message* error);
+
+  /* Since 1.2. (optional; default: op_launch for each op of the part, or no parts on a device without it) Ops
+   * [begin_op, end_op) of the plan. All parts in order with the same bindings are one plan_launch, to the bit; other
+   * launches, of this plan too, may come in between when they share no arena and no external memory. */
+  td_status (*plan_launch_part)(td_stream* stream, td_plan* plan, uint32_t begin_op, uint32_t end_op,
+                                const td_bindings* bindings, td_message* error);
 } td_plugin;
 
 typedef const td_plugin* (*td_plugin_entry)(void);

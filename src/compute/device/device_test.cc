@@ -38,8 +38,8 @@ TEST_CASE("a plug-in of another ABI, a shorter table or none is refused with bot
   auto newer = Plugin::from_entry(fake.entry());
   REQUIRE(!newer);
   CHECK(newer.error().code == ErrorCode::kInvalidArgument);
-  CHECK(newer.error().message == "plug-in fake speaks ABI 2.1 (" + std::to_string(sizeof(td_plugin)) +
-                                     " bytes), this program 1.1 (" + std::to_string(sizeof(td_plugin)) + " bytes)");
+  CHECK(newer.error().message == "plug-in fake speaks ABI 2.2 (" + std::to_string(sizeof(td_plugin)) +
+                                     " bytes), this program 1.2 (" + std::to_string(sizeof(td_plugin)) + " bytes)");
   fake.table().abi_major = TD_ABI_MAJOR;
   fake.table().size_bytes = 64;
   auto shorter = Plugin::from_entry(fake.entry());
@@ -62,6 +62,55 @@ TEST_CASE("a table of ABI 1.0 works without what came later, whatever lies behin
   CHECK(device.kv_slot_bytes(layout) == 0);
   CHECK(device.read_kv_slots(nullptr, layout, 0, 0, 1, nullptr).error().message ==
         "this device moves KV in whole blocks only");
+}
+
+TEST_CASE("a plan runs in parts where the plug-in can: its own entry from 1.2 on, or op by op") {
+  FakeDevice fake;
+  fake.add_plans();
+  fake.table().size_bytes = offsetof(td_plugin, plan_launch_part);
+  fake.table().plan_launch_part = [](td_stream*, td_plan*, uint32_t, uint32_t, const td_bindings*, td_message*) {
+    std::abort();
+    return TD_OK;
+  };
+  const auto plan_on = [](Device& device) {
+    td_op ops[3]{};
+    for (uint32_t i = 0; i < 3; ++i) ops[i].kind = i;
+    td_plan_desc desc{};
+    desc.ops = ops;
+    desc.num_ops = 3;
+    auto plan = device.create_plan(desc);
+    REQUIRE(plan);
+    return std::move(*plan);
+  };
+  Device device = open_fake(fake);
+  auto stream = device.create_stream();
+  REQUIRE(stream);
+  const td_bindings bindings{};
+  {
+    DevicePlan plan = plan_on(device);
+    CHECK(!plan.has_parts());
+    CHECK(plan.launch_part(*stream, 0, 1, bindings).error().code == ErrorCode::kInvalidArgument);
+  }
+  static int num_ops = 0;
+  fake.table().size_bytes = sizeof(td_plugin);
+  fake.table().plan_launch_part = [](td_stream*, td_plan*, uint32_t begin, uint32_t end, const td_bindings*,
+                                     td_message*) {
+    num_ops += static_cast<int>(end - begin);
+    return TD_OK;
+  };
+  {
+    DevicePlan plan = plan_on(device);
+    CHECK(plan.has_parts());
+    CHECK(plan.launch_part(*stream, 1, 3, bindings));
+    CHECK(num_ops == 2);
+  }
+  fake.table().plan_create = nullptr;
+  DevicePlan plan = plan_on(device);
+  CHECK(plan.has_parts());
+  fake.forget_calls();
+  CHECK(plan.launch_part(*stream, 1, 3, bindings));
+  CHECK(fake.calls() == std::vector<std::string>{"op_launch 1", "op_launch 2"});
+  CHECK(!plan.launch_part(*stream, 2, 4, bindings));
 }
 
 TEST_CASE("a table without an entry that has no default, or with half a group of entries, is refused by name") {

@@ -32,6 +32,7 @@ struct RowTile {
 // runs of units, so that a member knows what it reads next.
 struct AttentionCut {
   td_op shape{};
+  uint64_t launch = 0;  // that it was made in
   bool is_split = false;
   uint32_t num_units = 0;
   std::vector<RowTile> tiles;
@@ -64,7 +65,6 @@ struct AttentionStep {
   const td_bindings* bindings = nullptr;
   std::shared_ptr<AttentionScratch> scratch;
   std::shared_ptr<AttentionCut> cut;
-  bool makes_cut = false;  // once per launch, for all ops of this shape
 
   AttentionStep(PlanContext& plan_context, const td_op& attention_op)
       : context(plan_context),
@@ -97,7 +97,6 @@ struct AttentionStep {
         return;
       }
     }
-    makes_cut = true;
     cut = std::make_shared<AttentionCut>();
     cut->shape = op;
     const td_plan_desc& desc = context.desc;
@@ -170,7 +169,8 @@ struct AttentionStep {
 
   void begin(const td_bindings& step_bindings) {
     bindings = &step_bindings;
-    if (!makes_cut) return;
+    if (cut->launch == context.step.launch) return;  // another op of this shape has made it
+    cut->launch = context.step.launch;
     cut->is_split = false;
     cut_rows(kTileRows);
     cut->is_split = should_split();

@@ -36,6 +36,7 @@ class CpuOp {
 // Which sequence each row of the step belongs to, filled once per launch before the ops begin.
 struct StepRows {
   std::vector<uint32_t> sequence_of_row;  // [max_tokens]
+  uint64_t launch = 0;                    // a new number each launch
 };
 
 struct AttentionScratch;  // attention_op.cc

@@ -48,6 +48,7 @@ Result<std::unique_ptr<CpuPlan>> CpuPlan::create(const td_plan_desc& desc, kerne
     if (auto made = make_ops(plan->context_, desc.ops[i], plan->ops_); !made) {
       return std::move(made).error().during("op " + std::to_string(i));
     }
+    plan->op_begins_.push_back(static_cast<uint32_t>(plan->ops_.size()));
   }
   plan->num_items_.resize(plan->ops_.size());
   plan->stages_.reserve(plan->ops_.size());
@@ -93,27 +94,31 @@ Status CpuPlan::check_sequences(const td_bindings& bindings) const {
   return Done{};
 }
 
-Status CpuPlan::launch(const td_bindings& bindings) {
+Status CpuPlan::launch_part(uint32_t begin_op, uint32_t end_op, const td_bindings& bindings) {
+  if (begin_op > end_op) return bad_bindings("first op", begin_op, end_op);
+  if (end_op > num_description_ops()) return bad_bindings("end of ops", end_op, num_description_ops());
   TRY(check_bindings(bindings));
   for (uint32_t s = 0; s < bindings.num_sequences; ++s) {
     const td_sequence& sequence = bindings.sequences[s];
     std::fill_n(context_.step.sequence_of_row.begin() + sequence.row_begin, sequence.num_rows, s);
   }
+  ++context_.step.launch;
   bindings_ = &bindings;
+  begin_ = op_begins_[begin_op];
+  end_ = op_begins_[end_op];
   team_.run(*this);
   return Done{};
 }
 
 void CpuPlan::prepare(uint32_t num_active) {
-  const auto num_ops = static_cast<uint32_t>(ops_.size());
-  for (uint32_t op = 0; op < num_ops; ++op) num_items_[op] = ops_[op]->begin(*bindings_);
+  for (uint32_t op = begin_; op < end_; ++op) num_items_[op] = ops_[op]->begin(*bindings_);
   stages_.clear();
-  uint32_t op = 0;
-  while (op < num_ops && num_items_[op] <= 1) ++op;
-  run_serial(0, op, 0);
-  while (op < num_ops) {
+  uint32_t op = begin_;
+  while (op < end_ && num_items_[op] <= 1) ++op;
+  run_serial(begin_, op, 0);
+  while (op < end_) {
     Stage stage{op, num_items_[op], op + 1, 0};
-    while (stage.serial_end < num_ops && num_items_[stage.serial_end] <= 1) ++stage.serial_end;
+    while (stage.serial_end < end_ && num_items_[stage.serial_end] <= 1) ++stage.serial_end;
     stages_.push_back(stage);
     op = stage.serial_end;
   }
@@ -129,7 +134,7 @@ void CpuPlan::prepare(uint32_t num_active) {
   }
 }
 
-// By the plan, its rows, and how much context they look at.
+// By the plan, how much of it, its rows, and how much context they look at.
 uint64_t CpuPlan::kind() const {
   uint64_t seen_positions = 0;
   for (uint32_t s = 0; s < bindings_->num_sequences; ++s) {
@@ -137,7 +142,8 @@ uint64_t CpuPlan::kind() const {
     seen_positions += uint64_t{sequence.position} * sequence.num_rows;
   }
   const uint64_t work = bindings_->num_tokens + bindings_->num_outputs;
-  const uint64_t parts[3] = {reinterpret_cast<uintptr_t>(this), work, seen_positions / kSimilarPositions / (work + 1)};
+  const uint64_t parts[4] = {reinterpret_cast<uintptr_t>(this), end_ - begin_, work,
+                             seen_positions / kSimilarPositions / (work + 1)};
   uint64_t kind = 0;
   for (const uint64_t part : parts) kind = (kind ^ part) * 0x9E3779B97F4A7C15;
   return kind;

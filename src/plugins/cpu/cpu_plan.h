@@ -18,8 +18,10 @@ class CpuPlan final : public TeamTask {
   // The team must outlive the plan. Weights' addresses are kept, the rest of the description is copied.
   static Result<std::unique_ptr<CpuPlan>> create(const td_plan_desc& desc, kernels::Isa isa, Team& team);
 
-  // Runs all ops; allocates nothing. kInvalidArgument for bindings outside what the plan was made for.
-  Status launch(const td_bindings& bindings);
+  // Runs all ops, or those that [begin_op, end_op) of the description became; allocates nothing. kInvalidArgument for
+  // bindings outside what the plan was made for.
+  Status launch(const td_bindings& bindings) { return launch_part(0, num_description_ops(), bindings); }
+  Status launch_part(uint32_t begin_op, uint32_t end_op, const td_bindings& bindings);
 
   void prepare(uint32_t num_active) override;
   uint64_t kind() const override;
@@ -29,6 +31,7 @@ class CpuPlan final : public TeamTask {
   CpuPlan(const td_plan_desc& desc, kernels::Isa isa, Team& team);
   Status check_bindings(const td_bindings& bindings) const;
   Status check_sequences(const td_bindings& bindings) const;
+  uint32_t num_description_ops() const { return static_cast<uint32_t>(op_begins_.size() - 1); }
   void run_serial(uint32_t begin, uint32_t end, uint32_t member);
 
   // An op that the team shares, and the ops of a single item up to the next such op.
@@ -45,8 +48,10 @@ class CpuPlan final : public TeamTask {
   uint32_t num_embedding_rows_ = 0;  // token ids are below this; 0: nothing looks them up
   Team& team_;
   CpuOps ops_;
+  std::vector<uint32_t> op_begins_{0};  // by op of the description: its first of ops_; and the end
   // Of the launch under way.
   const td_bindings* bindings_ = nullptr;
+  uint32_t begin_ = 0, end_ = 0;     // of ops_
   std::vector<uint32_t> num_items_;  // by op
   std::vector<Stage> stages_;
   WorkShares shares_[2];  // by turns: the next stage's are set while this stage's are in use

@@ -280,6 +280,11 @@ td_status plan_launch(td_stream* /*stream*/, td_plan* plan, const td_bindings* b
   return guarded(error, [&] { return plan->plan->launch(*bindings); });
 }
 
+td_status plan_launch_part(td_stream* /*stream*/, td_plan* plan, uint32_t begin_op, uint32_t end_op,
+                           const td_bindings* bindings, td_message* error) {
+  return guarded(error, [&] { return plan->plan->launch_part(begin_op, end_op, *bindings); });
+}
+
 void plan_destroy(td_plan* plan) { delete plan; }
 
 td_plugin make_table() {
@@ -313,6 +318,7 @@ td_plugin make_table() {
   table.kv_slot_bytes = kv_slot_bytes;
   table.kv_read_slots = kv_read_slots;
   table.kv_write_slots = kv_write_slots;
+  table.plan_launch_part = plan_launch_part;
   return table;
 }
 

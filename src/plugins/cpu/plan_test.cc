@@ -42,19 +42,39 @@ class SmallLayer {
   float* embedding(uint32_t token) { return table_.data() + size_t{token} * kHidden; }
 
   Status launch(const std::vector<td_sequence>& sequences, const std::vector<int32_t>& tokens) {
+    return plan_.launch(stream_, bindings_of(sequences, tokens, arena_, out));
+  }
+  // Op by op, and a whole launch of `others` between any two, which has its own arena and output.
+  Status launch_parts(const std::vector<td_sequence>& sequences, const std::vector<int32_t>& tokens,
+                      const std::vector<td_sequence>& others, const std::vector<int32_t>& other_tokens) {
+    const td_bindings bindings = bindings_of(sequences, tokens, arena_, out);
+    const td_bindings nested = bindings_of(others, other_tokens, other_arena_, other_out);
+    for (uint32_t op = 0; op < ops_.size(); ++op) {
+      TRY(plan_.launch_part(stream_, op, op + 1, bindings));
+      TRY(plan_.launch(stream_, nested));
+    }
+    return plan_.launch_part(stream_, static_cast<uint32_t>(ops_.size()), static_cast<uint32_t>(ops_.size()), bindings);
+  }
+  Status launch_part(uint32_t begin_op, uint32_t end_op) {
+    return plan_.launch_part(stream_, begin_op, end_op, bindings_of({}, {}, arena_, out));
+  }
+
+  td_bindings bindings_of(const std::vector<td_sequence>& sequences, const std::vector<int32_t>& tokens,
+                          const device::Buffer& arena, std::vector<float>& result) {
     td_bindings bindings{};
-    bindings.arena = arena_.address();
+    bindings.arena = arena.address();
     bindings.kv = kv_.address();
-    bindings.external[0] = out.data();
+    bindings.external[0] = result.data();
     bindings.num_tokens = static_cast<uint32_t>(tokens.size());
     bindings.num_sequences = static_cast<uint32_t>(sequences.size());
     bindings.token_ids = tokens.data();
     bindings.sequences = sequences.data();
     bindings.row_faults = faults.data();
-    return plan_.launch(stream_, bindings);
+    return bindings;
   }
 
   std::vector<float> out = std::vector<float>(size_t{kMaxTokens} * kHidden);
+  std::vector<float> other_out = std::vector<float>(size_t{kMaxTokens} * kHidden);
   std::vector<uint8_t> faults = std::vector<uint8_t>(kMaxTokens);
 
  private:
@@ -143,6 +163,7 @@ class SmallLayer {
     desc.kv = {TD_KV_BF16, 16, 1, kKvHeads, kHeadDim, 0, 0, 0, 0};
     REQUIRE(static_cast<bool>(device_.fill_kv_layout(desc.kv)));
     arena_ = need(device_.alloc(arena_bytes_));
+    other_arena_ = need(device_.alloc(arena_bytes_));
     kv_ = need(device_.alloc(kNumBlocks * desc.kv.block_stride));
     return need(device_.create_plan(desc));
   }
@@ -155,7 +176,7 @@ class SmallLayer {
   std::vector<td_op> ops_;
   device::Device device_;
   std::vector<device::Buffer> buffers_;
-  device::Buffer arena_, kv_;
+  device::Buffer arena_, other_arena_, kv_;
   device::Stream stream_;
   device::DevicePlan plan_;
 };
@@ -177,6 +198,36 @@ TEST_CASE("allocations are counted") {
   const std::vector<int> one(1000, 1);
   CHECK(one[999] == 1);
   CHECK(num_allocations() == before + 1);
+}
+
+TEST_CASE("parts of a plan, with other launches in between, give the bits of one launch") {
+  const std::vector<uint32_t> a = blocks_from(0, 38), b = blocks_from(38, 38);
+  const std::vector<std::vector<td_sequence>> steps = {
+      {{0, 96, 0, 38, a.data()}}, {{0, 30, 96, 38, a.data()}}, {{0, 1, 126, 38, a.data()}}};
+  const std::vector<std::vector<td_sequence>> others = {
+      {{0, 64, 0, 38, b.data()}}, {{0, 1, 64, 38, b.data()}}, {{0, 3, 65, 38, b.data()}}};
+  for (const uint32_t num_threads : {1u, 3u}) {
+    SmallLayer whole(num_threads), parts(num_threads);
+    const auto rows = [](const std::vector<float>& all, const std::vector<int32_t>& tokens) {
+      return std::vector<float>(all.begin(), all.begin() + static_cast<ptrdiff_t>(tokens.size() * kHidden));
+    };
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const auto tokens = tokens_of(steps[i].back().num_rows, 3), more = tokens_of(others[i].back().num_rows, 5);
+      REQUIRE(static_cast<bool>(whole.launch(steps[i], tokens)));
+      const std::vector<float> expected = rows(whole.out, tokens);
+      REQUIRE(static_cast<bool>(whole.launch(others[i], more)));
+      REQUIRE(static_cast<bool>(parts.launch_parts(steps[i], tokens, others[i], more)));
+      CHECK(rows(parts.out, tokens) == expected);
+      CHECK(rows(parts.other_out, more) == rows(whole.out, more));
+    }
+  }
+}
+
+TEST_CASE("a part that the plan does not have is refused") {
+  SmallLayer layer(1);
+  CHECK(static_cast<bool>(layer.launch_part(6, 6)));
+  CHECK(!layer.launch_part(3, 2));
+  CHECK(!layer.launch_part(0, 7));
 }
 
 TEST_CASE("a launch allocates nothing, whatever it holds and however many threads run it") {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "compute/graph/memory_plan.h"
@@ -27,6 +28,17 @@ uint64_t memory_beside(const PackedWeights& weights) {
 
 graph::RowBytes row_bytes_of(const device::Device& device) {
   return [&device](td_format format, uint32_t columns) { return device.row_bytes(format, columns); };
+}
+
+std::vector<uint32_t> layer_ends_of(const graph::Plan& body, uint32_t num_layers) {
+  std::vector<uint32_t> ends(num_layers, 0);
+  for (uint32_t i = 0; i < body.ops.size(); ++i) {
+    const td_op& op = body.ops[i];
+    if (op.kind == TD_OP_KV_WRITE || op.kind == TD_OP_ROPE_KV_WRITE) ends[op.layer] = i + 1;
+  }
+  // Layers are computed one after the other.
+  TANDEM_CHECK(std::ranges::is_sorted(ends) && (ends.empty() || ends.front() > 0));
+  return ends;
 }
 
 }  // namespace
@@ -151,6 +163,8 @@ Status ModelRunner::make_plans(const RunnerOptions& options, const model::ModelG
   body_ = std::make_unique<device::DevicePlan>(std::move(body_plan));
   head_ = std::make_unique<device::DevicePlan>(std::move(head_plan));
 
+  layer_ends_ = layer_ends_of(body, config_.num_layers);
+  num_body_ops_ = static_cast<uint32_t>(body.ops.size());
   logits_row_bytes_ = row_bytes(TD_F32, config_.vocab);
   TRY_ASSIGN(arena_, device_.alloc(desc.arena_bytes));
   TRY_ASSIGN(hidden_, device_.alloc(row_bytes(TD_F32, config_.hidden) * options.max_batched_tokens));

@@ -20,13 +20,13 @@ sched::TokenLogprob to_sched(sampling::TokenLogprob from) {
 
 ModelRunner::~ModelRunner() = default;
 
-Result<sched::StepOutcome> ModelRunner::execute(const sched::Batch& batch) {
+Result<sched::StepOutcome> ModelRunner::run(const sched::Batch& batch, sched::StepObserver* observer) {
   sched::StepOutcome outcome;
   outcome.items.resize(batch.items.size());
   copies_.clear();
   for (const sched::BlockCopy& copy : batch.copies) copies_.push_back({kv::index(copy.from), kv::index(copy.to)});
   TRY(stream_->copy_blocks(kv_.address(), kv_layout_, copies_));
-  TRY(run_body(batch));
+  TRY(run_body(batch, observer));
   collect_outputs(batch);
   for (size_t begin = 0; begin < outputs_.size(); begin += kHeadRows) {
     TRY(run_head(batch, begin, std::min(begin + kHeadRows, outputs_.size()), outcome));
@@ -81,7 +81,7 @@ Status ModelRunner::write_kv_slots(kv::BlockId block, uint32_t begin, uint32_t c
   return device_.write_kv_slots(kv_.address(), kv_layout_, kv::index(block), begin, count, from);
 }
 
-Status ModelRunner::run_body(const sched::Batch& batch) {
+Status ModelRunner::run_body(const sched::Batch& batch, sched::StepObserver* observer) {
   token_ids_.clear();
   sequences_.clear();
   blocks_.clear();
@@ -108,8 +108,20 @@ Status ModelRunner::run_body(const sched::Batch& batch) {
   bindings.token_ids = token_ids_.data();
   bindings.sequences = sequences_.data();
   bindings.row_faults = row_faults_.data();
-  TRY(body_->launch(*stream_, bindings));
+  TRY(launch_body(bindings, observer));
   return stream_->synchronize();
+}
+
+Status ModelRunner::launch_body(const td_bindings& bindings, sched::StepObserver* observer) {
+  if (observer == nullptr || !body_->has_parts()) return body_->launch(*stream_, bindings);
+  uint32_t begin = 0;
+  for (uint32_t layer = 0; layer < layer_ends_.size(); ++layer) {
+    TRY(body_->launch_part(*stream_, begin, layer_ends_[layer], bindings));
+    TRY(stream_->synchronize());
+    observer->on_layers_written(layer + 1);
+    begin = layer_ends_[layer];
+  }
+  return body_->launch_part(*stream_, begin, num_body_ops_, bindings);
 }
 
 void ModelRunner::collect_outputs(const sched::Batch& batch) {

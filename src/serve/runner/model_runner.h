@@ -55,7 +55,11 @@ class ModelRunner final : public sched::StepExecutor {
   static Result<std::unique_ptr<ModelRunner>> open(const RunnerOptions& options, const model::WeightFiles& files);
   ~ModelRunner() override;
 
-  Result<sched::StepOutcome> execute(const sched::Batch& batch) override;
+  Result<sched::StepOutcome> execute(const sched::Batch& batch) override { return run(batch, nullptr); }
+  // Told after each layer's KV write, where the device can run a plan in parts.
+  Result<sched::StepOutcome> execute_observed(const sched::Batch& batch, sched::StepObserver& observer) override {
+    return run(batch, &observer);
+  }
 
   // The KV of `num_layers` layers of a block from `layer` on, kv_layout().layer_stride bytes each, as the device keeps
   // it: equal fingerprints, equal bytes. On a device that the host can see also beside execute(), from another thread,
@@ -111,7 +115,9 @@ class ModelRunner final : public sched::StepExecutor {
   Status make_fingerprint(std::span<const float> rope_table);
 
   uint8_t* kv_address(kv::BlockId block, uint32_t layer, uint32_t num_layers);
-  Status run_body(const sched::Batch& batch);
+  Result<sched::StepOutcome> run(const sched::Batch& batch, sched::StepObserver* observer);
+  Status run_body(const sched::Batch& batch, sched::StepObserver* observer);
+  Status launch_body(const td_bindings& bindings, sched::StepObserver* observer);
   void collect_outputs(const sched::Batch& batch);
   Status run_head(const sched::Batch& batch, size_t begin, size_t end, sched::StepOutcome& outcome);
   void choose(const sched::BatchItem& item, const OutputRow& row, std::span<const float> logits,
@@ -131,6 +137,8 @@ class ModelRunner final : public sched::StepExecutor {
   bool is_host_visible_ = false;
   std::unique_ptr<device::Stream> stream_;
   std::unique_ptr<device::DevicePlan> body_, head_;
+  std::vector<uint32_t> layer_ends_;  // by layer: the body's op after the one that writes its KV
+  uint32_t num_body_ops_ = 0;
   uint64_t logits_row_bytes_ = 0;
 
   // Of the step being run; capacity is kept.

@@ -51,12 +51,27 @@ struct StepOutcome {
   std::vector<ItemOutcome> items;  // as in the batch
 };
 
+// Sees how far a step has come. Called on the executing thread in the middle of the step: short work only.
+class StepObserver {
+ public:
+  // The KV of all the batch's positions in layers [0, num_layers) is written; this step writes none of it again.
+  // Rising; on an executor that cannot tell, not called at all.
+  virtual void on_layers_written(uint32_t num_layers) = 0;
+
+ protected:
+  ~StepObserver() = default;
+};
+
 // Computes batches. Called by the engine thread only. An Error means that the whole step failed and left no
 // trace that matters: the caller rolls back and may try the same batch again.
 class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
   virtual Result<StepOutcome> execute(const Batch& batch) = 0;
+  // The same, to the bit, with somebody who watches.
+  virtual Result<StepOutcome> execute_observed(const Batch& batch, StepObserver& /*observer*/) {
+    return execute(batch);
+  }
 };
 
 }  // namespace tandem::sched
