@@ -66,7 +66,7 @@ void GatewayLoop::on_event(const rpc::RpcEvent& event, Nanos now) {
   if (event.kind != rpc::RpcEvent::Kind::kClosed) return;
   streams_.forget(*key);
   role::GatewayOuts outs;
-  lose(*key, now, outs);
+  lose(*key, now, outs, event.reason.code == ErrorCode::kNotFound);
   carry_out(outs, now);
 }
 
@@ -88,8 +88,8 @@ void GatewayLoop::on_message(const NodeStreams::Key& key, const std::string& fra
   if (record != view_.nodes().end()) apply(record->second, now);
 }
 
-void GatewayLoop::lose(const NodeStreams::Key& key, Nanos now, role::GatewayOuts& next) {
-  policy_.on_stream_closed(key.node, key.stream, now, next);
+void GatewayLoop::lose(const NodeStreams::Key& key, Nanos now, role::GatewayOuts& next, bool is_refused) {
+  policy_.on_stream_closed(key.node, key.stream, now, next, is_refused);
   on_session_closed(key.node);
 }
 

@@ -103,6 +103,15 @@ uint32_t count_tokens(const std::shared_ptr<RecordingSink>& sink) {
   return count;
 }
 
+bool has_metric(const Rig& rig, const std::string& line) {
+  return rig.metrics.exposition().find(line) != std::string::npos;
+}
+
+bool has_generated(const Rig& rig, uint32_t num_tokens) {
+  const std::string generated = "vllm:generation_tokens_total{model_name=\"fake\",engine=\"0\"} ";
+  return has_metric(rig, generated + std::to_string(num_tokens));
+}
+
 // A request whose decode stands still at d0, and a second decode node.
 struct HeldDecode {
   explicit HeldDecode(uint32_t num_choices = 1) {
@@ -112,10 +121,7 @@ struct HeldDecode {
     first->hold_at(4);
     request.num_choices = num_choices;
     sink = rig.ask(request);
-    const std::string generated = "vllm:generation_tokens_total{model_name=\"fake\",engine=\"0\"} ";
-    REQUIRE(comes_true([&] {
-      return rig.metrics.exposition().find(generated + std::to_string(4 * num_choices)) != std::string::npos;
-    }));
+    REQUIRE(comes_true([&] { return has_generated(rig, 4 * num_choices); }));
     second = &rig.add("d1", Role::kDecode);
     rig.wait_ready({"d1"});
   }
@@ -130,10 +136,6 @@ struct HeldDecode {
   std::shared_ptr<RecordingSink> sink;
   FakeNode *first = nullptr, *second = nullptr;
 };
-
-bool has_metric(const Rig& rig, const std::string& line) {
-  return rig.metrics.exposition().find(line) != std::string::npos;
-}
 
 TEST_CASE("a request goes through a pair of nodes; its tokens come once, in order, and then its end") {
   Rig rig;
@@ -250,6 +252,36 @@ TEST_CASE("how a choice ended: by a stop token, by a stop string") {
   CHECK(two->finish()->reason == FinishReason::kStop);
   CHECK(!two->finish()->stop_token);
   CHECK(two->finish()->by_stop_rule);
+}
+
+TEST_CASE("a request under which two processes die ends with an error, and the third serves the next") {
+  Rig rig([](GatewayProcessConfig& config) { config.policy.timing.death_known = 600'000 * handoff::kMs; });
+  for (const char* id : {"m0", "m1", "m2"}) rig.add(id, Role::kMixed);
+  rig.wait_ready({"m0", "m1", "m2"});
+  for (const auto& node : rig.nodes) node->hold_at(0);
+  const auto sink = rig.ask(request_of(25));
+  std::vector<FakeNode*> alive;
+  for (const auto& node : rig.nodes) alive.push_back(node.get());
+  for (uint32_t death = 1; death <= 2; ++death) {
+    FakeNode* at = nullptr;
+    REQUIRE(comes_true([&] {
+      for (FakeNode* node : alive) at = node->num_decoding() > 0 ? node : at;
+      return at != nullptr;
+    }));
+    at->hold_at(death);  // what has not begun is no decode to the gateway
+    REQUIRE(comes_true([&] { return has_generated(rig, death); }));
+    at->kill();
+    std::erase(alive, at);
+  }
+  wait_done(*sink);
+  REQUIRE(sink->error());
+  CHECK(sink->error()->code == ErrorCode::kInternal);
+  CHECK(sink->error()->message.find("died, one after the other") != std::string::npos);
+  alive[0]->hold_at(100);
+  const sched::Request next = request_of(25);
+  const auto other = rig.ask(next);
+  wait_done(*other);
+  CHECK(other->tokens() == expected(next, 0, 25));
 }
 
 TEST_CASE("a node that is lost in the middle costs no token: another goes on") {

@@ -42,6 +42,7 @@ struct AppendMirror {  // the holder takes these positions' KV
 struct SendMirror {  // read these positions' KV of the running request and send it
   NodeRef holder;
   Mirror frame;
+  bool is_catch_up = false;  // of a new holder: gives way to other frames
 };
 using Action = std::variant<ToGateway, ToPeer, CopyIn, BeginDecode, BeginPrefill, AbortPrefill, StopDecode, PushPart,
                             AppendMirror, SendMirror>;

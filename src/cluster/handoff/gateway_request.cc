@@ -102,9 +102,13 @@ void GatewayRequest::begin_attempt(const Placed& placed, const Context& context,
   entered_at_ = context.now;
   touched_.insert(source_.id);
   touched_.insert(target_.id);
-  send(context, target_.id,
-       Reserve{id_, attempt_, source_, shape_of(current_state(), 0, 0), options_.final_tokens,
-               left_ms(options_.deadline, context.now)});
+  Reserve reserve{id_, attempt_, source_, shape_of(current_state(), 0, 0), options_.final_tokens,
+                  left_ms(options_.deadline, context.now)};
+  if (source_ != target_) {
+    reserve.prompt = state_.prompt;
+    reserve.cache_salt = state_.cache_salt;
+  }
+  send(context, target_.id, std::move(reserve));
 }
 
 // Those that are not of the pair, with what they have of attempts up to `upto`.
@@ -138,6 +142,7 @@ void GatewayRequest::on_tick(const Context& context) {
   if (context.now >= options_.deadline) return end(context, ErrorCode::kDeadline, "the deadline has passed");
   if (phase_ == Phase::kQueued) return start(context, false);
   if (phase_ == Phase::kWaiting) {
+    if (is_held(context)) return;
     if (context.placement.has_open_node()) waiting_since_ = context.now;
     if (context.now - waiting_since_ >= context.timing.recovery_deadline) {
       return end(context, ErrorCode::kUnavailable, "no node is left to go on with the request");
@@ -218,10 +223,38 @@ void GatewayRequest::on_mirror_progress(const std::string& node, const MirrorPro
   else move_to_.reset();
 }
 
-void GatewayRequest::on_session_closed(const std::string& node, const Context& context) {
+void GatewayRequest::on_process_died(const NodeRef& process) {
+  const auto it = broken_with_.find(process);
+  if (it != broken_with_.end()) it->second = true;
+}
+
+// It may be what ends the processes, so the next one is risked only once it is known that they live, or no longer can
+// be: a machine that is gone with its link says nothing, and a cut link is nobody's death.
+bool GatewayRequest::is_held(const Context& context) {
+  if (held_until_ == 0) return false;
+  const auto num_dead = std::count_if(broken_with_.begin(), broken_with_.end(), [](const auto& b) { return b.second; });
+  if (static_cast<size_t>(num_dead) >= context.timing.max_deaths) {
+    end(context, ErrorCode::kInternal, "the processes that computed this request died, one after the other");
+    return true;
+  }
+  if (broken_with_.size() >= context.timing.max_deaths && context.now < held_until_) return true;
+  held_until_ = 0;
+  return false;
+}
+
+void GatewayRequest::on_session_closed(const std::string& node, bool is_broken, const Context& context) {
   touched_.erase(node);
   if (move_to_ && move_to_->id == node) move_to_.reset();
   if (phase_ == Phase::kDone || phase_ == Phase::kQueued || phase_ == Phase::kWaiting) return;
+  const bool is_decode = phase_ == Phase::kDecoding && node == target_.id;
+  const bool is_prefill = phase_ == Phase::kPrefilling && node == source_.id;
+  if (is_broken && (is_decode || is_prefill)) {
+    broken_with_.emplace(is_decode ? target_ : source_, false);
+    if (broken_with_.size() >= context.timing.max_deaths) {
+      held_until_ = context.now + context.timing.death_known;
+      return wait(context);
+    }
+  }
   const bool was_holder = holder_.id == node;
   if (was_holder) {
     holder_ = {};

@@ -93,8 +93,12 @@ class GatewayRequest {
   void on_message(const std::string& node, const SessionMessage& message, const Context& context);
   void on_token(const std::string& node, const TokenEntry& entry, const Context& context);
   void on_mirror_progress(const std::string& node, const MirrorProgress& progress, const Context& context);
-  // The session ended: suspicion, a stuck engine, a closed stream. All the node held of it is void.
-  void on_session_closed(const std::string& node, const Context& context);
+  // The session ended: suspicion, a stuck engine, a closed stream. All the node held of it is void. `is_broken`: the
+  // stream ended by itself, as when the process dies. What had the job in that moment may have died of it.
+  void on_session_closed(const std::string& node, bool is_broken, const Context& context);
+  // What is known later of such a process. A request that processes died of, max_deaths of them, ends with an error.
+  void on_process_lives(const NodeRef& process) { broken_with_.erase(process); }
+  void on_process_died(const NodeRef& process);
   void cancel(const Context& context, ErrorCode reason, const char* message);
   // A planned change: the decode goes to `node`, by mirror first and then as the next attempt.
   void move_to(const NodeRef& node, const Context& context);
@@ -139,6 +143,7 @@ class GatewayRequest {
   void release_unused(const Context& context, Attempt upto);
   void end(const Context& context, std::optional<ErrorCode> error, std::string message);
   void wait(const Context& context);
+  bool is_held(const Context& context);
   void send(const Context& context, const std::string& node, SessionMessage message);
   void send_prefill(const ReserveOk& ok, const Context& context);
   void on_reserve_no(const ReserveNo& no, const Context& context);
@@ -161,6 +166,8 @@ class GatewayRequest {
   std::set<std::string> refused_;       // targets, until the next attempt
   bool never_fits_ = true;              // all of them said so
   std::set<std::string> avoided_source_;
+  std::map<NodeRef, bool> broken_with_; // processes whose streams broke while they had its job; true: they died
+  Nanos held_until_ = 0;                // Waiting: not given to another node before it is known which of them died
   std::optional<NodeRef> move_to_;
   uint64_t num_mismatches_ = 0, num_stale_ = 0;
 };

@@ -69,9 +69,9 @@ struct Harness {
   void token(const char* node, Attempt attempt, uint32_t index, TokenId token, Finish finish = Finish::kNone) {
     request.on_token(node, {kRequest, attempt, 0, index, token, 0, finish}, context());
   }
-  void lose(const char* node) {
+  void lose(const char* node, bool is_broken = true) {
     std::erase_if(placement.nodes, [&](const NodeRef& n) { return n.id == node; });
-    request.on_session_closed(node, context());
+    request.on_session_closed(node, is_broken, context());
   }
   void reserve_ok(const char* node) { say(node, ReserveOk{kRequest, request.attempt(), 7, {}, 0}); }
   void decode() {  // p1 to d1, one token out
@@ -306,6 +306,76 @@ TEST_CASE("a move: mirror there, then attempt + 1 with source = target") {
   std::vector<std::string> released;
   for (const auto& [node, message] : h.sent<Release>()) released.push_back(node);
   CHECK(released == std::vector<std::string>{"d1", "p1"});
+}
+
+TEST_CASE("a request that two processes died of is not given to a third") {
+  Harness h;
+  h.placement.nodes = {{"p1", 1}, {"p2", 1}, {"p3", 1}, {"d1", 1}};
+  h.decode();
+  const auto tick = [&](Nanos after) {
+    h.now += after;
+    h.request.on_tick(h.context());
+  };
+  SUBCASE("decode, then the prefill that goes on for it: it waits until both are known to be dead") {
+    h.lose("d1");
+    CHECK(h.request.phase() == Phase::kReserving);
+    h.reserve_ok("p1");
+    CHECK(h.request.phase() == Phase::kPrefilling);
+    h.request.on_process_died({"d1", 1});
+    h.lose("p1");
+    tick(100 * kMs);
+    CHECK(h.request.phase() == Phase::kWaiting);
+    h.request.on_process_died({"p1", 2});  // another one
+    tick(100 * kMs);
+    REQUIRE(!h.ended());
+    h.request.on_process_died({"p1", 1});
+    tick(100 * kMs);
+    REQUIRE(h.ended());
+    CHECK(h.ended()->error == ErrorCode::kInternal);
+  }
+  SUBCASE("it goes on as soon as one of them is known to live") {
+    h.lose("d1");
+    h.reserve_ok("p1");
+    h.request.on_process_died({"d1", 1});
+    h.lose("p1");
+    h.request.on_process_lives({"p1", 1});
+    tick(100 * kMs);
+    CHECK(h.request.phase() == Phase::kReserving);
+    h.reserve_ok(h.request.target().id.c_str());
+    h.lose(h.request.source().id.c_str());  // and that one may be the second
+    CHECK(h.request.phase() == Phase::kWaiting);
+  }
+  SUBCASE("or when nothing is heard of them") {
+    h.lose("d1");
+    h.reserve_ok("p1");
+    h.lose("p1");
+    tick(Timing().death_known - 1);
+    CHECK(h.request.phase() == Phase::kWaiting);
+    tick(1);
+    CHECK(h.request.phase() == Phase::kReserving);
+    h.request.on_process_died({"d1", 1});
+    h.request.on_process_died({"p1", 1});
+    tick(100 * kMs);
+    CHECK(!h.ended());  // the one that has it now may well live
+    h.reserve_ok(h.request.target().id.c_str());
+    h.lose(h.request.source().id.c_str());
+    tick(0);
+    CHECK(h.ended());
+  }
+  SUBCASE("a node that only holds for it, or is asked for room, has no job of it") {
+    h.lose("p1");
+    CHECK(h.request.phase() == Phase::kDecoding);
+    h.lose("d1");
+    CHECK(h.request.phase() == Phase::kReserving);
+    h.lose(h.request.target().id.c_str());
+    CHECK(h.request.phase() == Phase::kReserving);
+  }
+  SUBCASE("suspicion is not death") {
+    h.lose("d1", false);
+    h.reserve_ok("p1");
+    h.lose("p1", false);
+    CHECK(h.request.phase() == Phase::kReserving);
+  }
 }
 
 }  // namespace

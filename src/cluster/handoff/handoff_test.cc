@@ -321,26 +321,31 @@ TEST_CASE("the holder appends only its own attempt's frames, in order, and cuts 
 
 TEST_CASE("mirror frames merge under back-pressure and start where the holder is") {
   MirrorSender sender;
-  sender.start(kP, {0});
+  sender.start(kP, {0}, {95});
   Actions out;
   const auto tokens_at = [](uint32_t, uint32_t p) { return static_cast<TokenId>(p); };
+  bool is_catch_up = false;  // all of the last ones
   const auto frames = [&] {
     std::vector<std::pair<uint32_t, size_t>> sent;  // from, how many
+    is_catch_up = true;
     for (const Action& action : out) {
       const Mirror& frame = std::get<SendMirror>(action).frame;
       sent.emplace_back(frame.from_position, frame.tokens.size());
+      is_catch_up &= std::get<SendMirror>(action).is_catch_up;
     }
     out.clear();
     return sent;
   };
   using Frames = std::vector<std::pair<uint32_t, size_t>>;
   sender.poll(kRequest, 1, {100}, tokens_at, out);
-  CHECK(frames() == Frames{{0, 0}, {0, 100}});  // a question, and what is there
+  CHECK(frames() == Frames{{0, 0}, {0, 64}});  // a question, and what is there
+  CHECK(is_catch_up);
   for (uint32_t written = 101; written < 110; ++written) sender.poll(kRequest, 1, {written}, tokens_at, out);
   CHECK(frames().empty());  // two are in flight
   sender.on_ack(kP, {kRequest, 1, 0, 90});  // the holder has 90 already, so it will not take the frame from 0
   sender.poll(kRequest, 1, {110}, tokens_at, out);
-  CHECK(frames() == Frames{{100, 10}});
+  CHECK(frames() == Frames{{64, 46}});
+  CHECK(is_catch_up);
   sender.on_ack(kP, {kRequest, 1, 0, 90});
   sender.on_ack(kP, {kRequest, 1, 0, 90});
   sender.poll(kRequest, 1, {111}, tokens_at, out);
@@ -350,6 +355,9 @@ TEST_CASE("mirror frames merge under back-pressure and start where the holder is
   CHECK(sender.lag({111}) == 21);
   sender.on_ack(kP, {kRequest, 1, 0, 111});
   CHECK(sender.lag({111}) == 0);
+  sender.poll(kRequest, 1, {112}, tokens_at, out);
+  CHECK(frames() == Frames{{111, 1}});
+  CHECK(!is_catch_up);  // the holder has what there was when it was named
 }
 
 TEST_CASE("the field that forbids a hand-off is named; parallelism does not") {

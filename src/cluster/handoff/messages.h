@@ -105,12 +105,15 @@ struct Reserve {
   HandoffShape shape;  // next_index and kv_tokens by choice
   uint32_t final_tokens = 0;  // predicted length of the longest choice, emitted tokens included
   uint32_t deadline_left_ms = 0;
+  // For the target's prefix cache. Left out where source = target: its prefill looks for itself.
+  std::vector<TokenId> prompt = {};
+  std::string cache_salt = {};
 };
 struct ReserveOk {
   RequestId request;
   Attempt attempt = 0;
   uint64_t landing = 0;  // names the reservation in the target's memory
-  PartSet have;          // need not be pushed
+  PartSet have;          // need not be pushed: from an earlier attempt or the prefix cache
   uint64_t kv_token = 0; // the source shows it on the data plane
 };
 struct ReserveNo {

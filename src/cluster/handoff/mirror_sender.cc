@@ -5,11 +5,12 @@
 
 namespace tandem::handoff {
 
-void MirrorSender::start(const NodeRef& holder, std::vector<uint32_t> upto) {
+void MirrorSender::start(const NodeRef& holder, std::vector<uint32_t> upto, std::vector<uint32_t> written) {
   is_on_ = true;
   holder_ = holder;
   in_flight_ = 0;
   sent_ = acked_ = std::move(upto);
+  catch_up_end_ = std::move(written);
   is_probe_due_.assign(acked_.size(), 1);
 }
 

@@ -12,10 +12,11 @@ namespace tandem::handoff {
 class MirrorSender {
  public:
   static constexpr uint32_t kMaxInFlight = 2;  // frames, over all choices
-  static constexpr uint32_t kMaxFrame = 512;   // positions
+  static constexpr uint32_t kMaxFrame = 64;    // positions: a frame that gives way is not long in the others' way
 
-  // `upto[c]`: positions that the holder has by then.
-  void start(const NodeRef& holder, std::vector<uint32_t> upto);
+  // `upto[c]`: positions that the holder has by then. `written[c]`: those whose KV the target has; frames that bring
+  // the holder there only catch up.
+  void start(const NodeRef& holder, std::vector<uint32_t> upto, std::vector<uint32_t> written);
   void stop() { is_on_ = false; }
 
   void on_ack(const NodeRef& from, const MirrorAck& ack);
@@ -28,7 +29,7 @@ class MirrorSender {
         is_probe_due_[c] = 0;
         Mirror frame{request, attempt, c, sent_[c], {}, {}};
         for (uint32_t p = sent_[c]; p < end; ++p) frame.tokens.push_back(tokens_at(c, p));
-        out.push_back(SendMirror{holder_, std::move(frame)});
+        out.push_back(SendMirror{holder_, std::move(frame), acked_[c] < catch_up_end_[c]});
         sent_[c] = end;
         ++in_flight_;
       }
@@ -43,7 +44,7 @@ class MirrorSender {
   bool is_on_ = false;
   NodeRef holder_;
   uint32_t in_flight_ = 0;
-  std::vector<uint32_t> acked_, sent_;
+  std::vector<uint32_t> acked_, sent_, catch_up_end_;
   std::vector<uint8_t> is_probe_due_;  // the first frame to a new holder asks how far it is
 };
 

@@ -110,7 +110,7 @@ void Target::try_begin(Actions& out) {
   }
   if (source_ != self_) {
     out.push_back(ToPeer{source_, CommitAck{request_, attempt_}});
-    mirror_.start(source_, std::move(upto));
+    mirror_.start(source_, upto, upto);
   }
   // The stream starts at the committed index: it has no gap even when First was lost.
   out.push_back(ToGateway{std::move(batch)});
@@ -170,7 +170,7 @@ void Target::poll_mirror(Actions& out) {
 
 void Target::on_set_mirror(const SetMirror& message, Actions& out) {
   if (state_ != State::kDecoding || message.attempt != attempt_) return;
-  mirror_.start(message.holder, std::vector<uint32_t>(request_state_.choices.size(), 0));
+  mirror_.start(message.holder, std::vector<uint32_t>(request_state_.choices.size(), 0), wanted_at_holder());
   poll_mirror(out);
 }
 

@@ -26,6 +26,8 @@ struct Timing {
   Nanos mirror_retry = 500 * kMs;       // unprotected so long: another holder is named
   uint32_t max_attempts_after_first = 8;
   uint32_t max_attempts_before_first = 32;
+  uint32_t max_deaths = 2;              // processes that died under a request's job: it may be what they die of
+  Nanos death_known = 1000 * kMs;       // a process that died is known to have by then: reopen + open_timeout, and time
 };
 
 }  // namespace tandem::handoff

@@ -116,6 +116,115 @@ TEST_CASE("OVL-01, OVL-02: beyond the queue a request is refused at once, the ot
   CHECK(gateway.requests().empty());
 }
 
+TEST_CASE("the next turn of a conversation pushes only what the target does not have") {
+  Run run(small_cluster({kP1, kD1}));
+  std::vector<TokenId> prompt(83);  // five full blocks of 16
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<TokenId>(i * 7 % 50);
+  uint32_t num_known = 0;  // positions whose KV the target kept
+  for (int turn = 0; turn < 3; ++turn) {
+    const uint64_t before = run.cluster.num_pushed_parts();
+    const RequestId id = run.cluster.submit(0, prompt, 1, 20);
+    run.cluster.run_for(10 * kSecond, true);
+    const size_t num_blocks = (prompt.size() + 15) / 16;
+    CHECK(run.cluster.num_pushed_parts() - before == 2 * (num_blocks - num_known / 16));  // two layer groups
+    const std::vector<TokenId>& answer = run.cluster.answer(id)[0].tokens;
+    prompt.insert(prompt.end(), answer.begin(), answer.end());
+    num_known = static_cast<uint32_t>(prompt.size()) - 1;  // the last token's was never computed
+    for (TokenId t = 0; t < 9; ++t) prompt.push_back(t);
+  }
+  run.finish(3);
+}
+
+TEST_CASE("prompts that begin alike are pushed once while the first still decodes") {
+  SimConfig config = small_cluster({kP1, kD1});
+  config.runs_to_length = true;
+  Run run(config);
+  const auto begin_alike = [](TokenId last) {
+    std::vector<TokenId> prompt(64, 5);
+    prompt.push_back(last);
+    return prompt;
+  };
+  run.cluster.submit(0, begin_alike(1), 1, 60);
+  run.cluster.run_for(50 * kMs);
+  CHECK(run.cluster.num_pushed_parts() == 2 * 5);
+  CHECK(run.cluster.num_open() == 1);
+  run.cluster.submit(0, begin_alike(2), 2, 20);
+  run.cluster.run_for(30 * kMs);
+  CHECK(run.cluster.num_pushed_parts() == 2 * (5 + 2));  // each choice has its own last block
+  CHECK(run.cluster.node(1).num_cached_blocks() == 4);
+  run.finish(2);
+}
+
+// Two requests; the node that decodes the first is lost, and then the next one that does.
+struct TwoLosses {
+  static SimConfig config() {
+    SimConfig config = small_cluster({kP1, kP2, kD1, kD2});
+    config.runs_to_length = true;
+    return config;
+  }
+  Run run{config()};
+  RequestId first = run.ask(40, 300), second = run.ask(30, 300);
+
+  size_t node_that_decodes() {
+    const std::string where = run.cluster.gateway(0).requests().at(first)->target().id;
+    size_t n = 0;
+    while (run.cluster.node_id(n) != where) ++n;
+    return n;
+  }
+  template <class Loss>
+  void lose_twice(const Loss& loss) {
+    for (int i = 0; i < 2; ++i) {
+      run.cluster.run_for(100 * kMs);
+      REQUIRE(run.cluster.gateway(0).requests().at(first)->phase() == GatewayRequest::Phase::kDecoding);
+      loss(node_that_decodes());
+    }
+  }
+};
+
+TEST_CASE("a request under which node after node dies ends with an error; one beside it goes on") {
+  TwoLosses t;
+  SimCluster& cluster = t.run.cluster;
+  SUBCASE("nobody restarts them") {
+    t.lose_twice([&](size_t n) { cluster.kill_node(n); });
+  }
+  SUBCASE("they are there again at once") {
+    t.lose_twice([&](size_t n) {
+      cluster.kill_node(n);
+      cluster.restart_node(n);
+    });
+  }
+  cluster.run_for(kSecond);  // known long before death_known
+  CHECK(cluster.num_given_up() == 1);
+  CHECK(cluster.num_failed() == 1);
+  t.run.finish(1);
+}
+
+TEST_CASE("a request whose sessions end while the processes live is never given up") {
+  TwoLosses t;
+  SimCluster& cluster = t.run.cluster;
+  SUBCASE("streams that break") {
+    t.lose_twice([&](size_t n) { cluster.break_stream(0, n); });
+  }
+  SUBCASE("links that are cut for good") {
+    t.lose_twice([&](size_t n) {
+      cluster.break_stream(0, n);
+      cluster.cut_from_gateway(0, n, true);
+    });
+  }
+  SUBCASE("one of them dies") {
+    bool is_dead = false;
+    t.lose_twice([&](size_t n) {
+      if (is_dead) cluster.break_stream(0, n);
+      else cluster.kill_node(n);
+      is_dead = true;
+    });
+  }
+  cluster.run_for(30 * kSecond, true);
+  CHECK(cluster.num_failed() == 0);
+  cluster.heal_all();
+  t.run.finish(2);
+}
+
 TEST_CASE("a second gateway is not touched by the death of the first, whose requests are freed") {
   SimConfig config = small_cluster({kP1, kD1});
   config.num_gateways = 2;

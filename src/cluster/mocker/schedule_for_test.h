@@ -21,7 +21,8 @@ struct ScheduleOptions {
 struct ScheduleResult {
   std::string violation;  // empty: all held
   std::string trace;      // when asked for
-  uint64_t num_events = 0, num_faults = 0, num_completed = 0, num_recoveries = 0, num_suspicions = 0;
+  uint64_t num_events = 0, num_faults = 0, num_completed = 0, num_recoveries = 0, num_suspicions = 0,
+           num_cached_blocks = 0;
 };
 
 ScheduleResult run_schedule(uint64_t seed, const ScheduleOptions& options, bool traces);

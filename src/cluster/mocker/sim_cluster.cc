@@ -67,7 +67,8 @@ Timing SimCluster::scaled_timing() {
   for (Nanos* timer : {&timing.reserve, &timing.prefill_slack, &timing.transfer_slack, &timing.lease,
                        &timing.gateway_beat, &timing.node_beat_busy, &timing.node_beat_idle, &timing.suspect_min,
                        &timing.suspect_max, &timing.suspect_idle, &timing.self_blame, &timing.stuck_min,
-                       &timing.bad_pair_min, &timing.reopen, &timing.open_timeout, &timing.mirror_retry}) {
+                       &timing.bad_pair_min, &timing.reopen, &timing.open_timeout, &timing.mirror_retry,
+                       &timing.death_known}) {
     const uint64_t choice = random_.below(3);
     *timer = choice == 0 ? *timer / 2 : choice == 1 ? *timer * 2 : *timer;
   }
@@ -145,7 +146,7 @@ void SimCluster::open_stream(size_t g, const role::OpenStream& open) {
   const size_t n = index_of(open.node);
   const ChannelKey key{ChannelKey::kToNode, g, n, open.stream};
   streams_[key] = nodes_[n].policy ? nodes_[n].incarnation : 0;
-  if (!nodes_[n].policy) send_eof_to_gateway(key);  // refused
+  if (!nodes_[n].policy) send_eof_to_gateway(key, true);
 }
 
 void SimCluster::send_to_node(size_t g, const role::SendNode& send) {
@@ -184,13 +185,14 @@ void SimCluster::send_to_gateway(size_t n, const role::SendSession& send) {
   });
 }
 
-void SimCluster::send_eof_to_gateway(const ChannelKey& stream) {
+void SimCluster::send_eof_to_gateway(const ChannelKey& stream, bool is_refused) {
   const size_t g = stream.from;
   const size_t n = stream.to;
-  net_.send({ChannelKey::kToGateway, n, g, stream.connection}, [this, g, n, connection = stream.connection] {
+  const uint64_t connection = stream.connection;
+  net_.send({ChannelKey::kToGateway, n, g, connection}, [this, g, n, is_refused, connection] {
     if (!gateways_[g].policy) return;
     role::GatewayOuts outs;
-    gateways_[g].policy->on_stream_closed(nodes_[n].spec.id, connection, gateway_time(g), outs);
+    gateways_[g].policy->on_stream_closed(nodes_[n].spec.id, connection, gateway_time(g), outs, is_refused);
     after_gateway_event(g, outs);
   });
 }
@@ -223,6 +225,7 @@ void SimCluster::act(size_t n, role::NodeAction& action, const std::vector<uint6
   if (const auto* session = std::get_if<role::SendSession>(&action)) send_to_gateway(n, *session);
   else if (auto* peer = std::get_if<role::SendPeer>(&action)) send_frame(n, peer->peer, std::move(peer->message), {});
   else if (auto* block = std::get_if<role::SendBlock>(&action)) {
+    ++num_pushed_parts_;
     send_frame(n, block->peer, block->push, node.kv->read_block(block->block, block->push.layer_group));
   } else if (auto* mirror = std::get_if<role::SendKv>(&action)) {
     send_frame(n, mirror->peer, std::move(mirror->frame), node.kv->read(mirror->slots));

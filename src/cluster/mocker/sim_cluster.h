@@ -59,6 +59,8 @@ class SimCluster {
   size_t num_open() const;      // accepted and not ended; those of dead gateways do not count
   size_t num_completed() const { return num_completed_; }
   size_t num_failed() const { return num_failed_; }
+  size_t num_given_up() const { return num_given_up_; }  // of those that failed: too many nodes died under them
+  const std::vector<handoff::ChoiceState>& answer(const handoff::RequestId& id) const { return clients_.at(id).got; }
   std::vector<double> gaps_ms() const { return gaps_ms_; }  // from token to token, of a choice
   struct Served {  // a completed request's first choice
     double ttft_ms = 0, tpot_ms = 0;  // tpot: the mean gap; 0 for one token
@@ -77,6 +79,7 @@ class SimCluster {
   void kill_gateway(size_t g);
   void stall_gateway(size_t g, Nanos duration);  // SIGSTOP, and SIGCONT by itself
   void cut_from_gateway(size_t g, size_t n, bool is_cut);
+  void break_stream(size_t g, size_t n);  // the gateway's to the node, while both live
   void cut_between(size_t a, size_t b, bool is_cut);
   void partition(uint64_t sides);        // bit n: on which side node n is; gateways see both
   void suspect(size_t g, size_t n);      // falsely
@@ -96,10 +99,13 @@ class SimCluster {
   bool is_node_running(size_t n) const { return nodes_[n].policy && !nodes_[n].is_stopped; }
   bool is_reachable(size_t n) const;  // from every living gateway
   size_t num_nodes() const { return nodes_.size(); }
+  const std::string& node_id(size_t n) const { return nodes_[n].spec.id; }
   const role::Gateway& gateway(size_t g) const { return *gateways_[g].policy; }
   const role::Node& node(size_t n) const { return *nodes_[n].policy; }
   uint64_t num_mismatches() const;
   uint64_t num_suspicions() const;
+  uint64_t num_pushed_parts() const { return num_pushed_parts_; }
+  uint64_t num_cached_blocks() const;  // that living nodes' reservations found
   uint64_t num_recoveries() const { return num_recoveries_; }  // attempts beyond each request's first
   const std::deque<std::string>& trace() const { return trace_; }
 
@@ -129,6 +135,7 @@ class SimCluster {
     std::vector<Nanos> last_token;
     Nanos asked_at = 0, first_at = 0;
     handoff::Attempt attempts = 0;
+    uint32_t num_dead_nodes = 0;  // when it was asked, and since
     bool is_over = false, is_cancelled = false;
   };
   struct Frame {  // a data frame under way, with its bytes
@@ -162,7 +169,7 @@ class SimCluster {
   Nanos node_time(size_t n) const { return events_.now() + nodes_[n].clock_offset; }
   Nanos gateway_time(size_t g) const { return events_.now() + gateways_[g].clock_offset; }
   bool may_deliver(const ChannelKey& channel) const;
-  void send_eof_to_gateway(const ChannelKey& stream);
+  void send_eof_to_gateway(const ChannelKey& stream, bool is_refused = false);
   void note(const std::string& line);
   // The message as the other process reads it. What cannot be read there is a violation.
   handoff::SessionMessage as_read(const handoff::SessionMessage& message);
@@ -182,8 +189,8 @@ class SimCluster {
   std::map<std::pair<size_t, size_t>, uint64_t> connections_;  // of the data plane, by (lower, higher)
   std::map<handoff::RequestId, ClientRequest> clients_;
   uint64_t next_request_ = 1, next_connection_ = 1;
-  size_t num_completed_ = 0, num_failed_ = 0;
-  uint64_t num_recoveries_ = 0, mismatches_of_dead_ = 0;
+  size_t num_completed_ = 0, num_failed_ = 0, num_given_up_ = 0;
+  uint64_t num_recoveries_ = 0, mismatches_of_dead_ = 0, num_pushed_parts_ = 0;
   std::vector<double> gaps_ms_;
   std::vector<Served> served_;
   std::string violation_;

@@ -9,8 +9,7 @@ using namespace handoff;
 
 // ---- clients
 
-RequestId SimCluster::submit(uint32_t gateway, std::vector<TokenId> prompt, uint32_t num_choices,
-                             uint32_t max_tokens) {
+RequestId SimCluster::submit(uint32_t gateway, std::vector<TokenId> prompt, uint32_t num_choices, uint32_t max_tokens) {
   const RequestId id{gateway, next_request_++};
   if (!gateways_[gateway].policy) return id;
   RequestState state;
@@ -19,7 +18,8 @@ RequestId SimCluster::submit(uint32_t gateway, std::vector<TokenId> prompt, uint
   state.max_tokens = max_tokens;
   state.ignore_eos = config_.runs_to_length;
   state.choices.resize(num_choices);
-  ClientRequest client{gateway, std::move(prompt), state.sampling.seed, max_tokens, {}, {}, now(), 0, 0, false, false};
+  ClientRequest client{gateway, std::move(prompt), state.sampling.seed, max_tokens, {}, {}, now(), 0, 0, 0, false, false};
+  for (const SimNode& node : nodes_) client.num_dead_nodes += !node.policy;
   client.got.resize(num_choices);
   client.last_token.assign(num_choices, 0);
   const Status accepted = gateways_[gateway].policy->submit(id, std::move(state), INT64_MAX, gateway_time(gateway));
@@ -83,6 +83,10 @@ void SimCluster::end_request(const role::RequestEnded& ended) {
     bool is_any_left = false;
     for (size_t n = 0; n < nodes_.size(); ++n) is_any_left |= is_reachable(n);
     if (!is_any_left) return;  // nothing is promised then
+    if (*ended.error == ErrorCode::kInternal && client.num_dead_nodes >= config_.timing.max_deaths) {
+      ++num_given_up_;
+      return;
+    }
     return violated("L1: request " + std::to_string(ended.request.low) + " ended with an error: " + ended.message);
   }
   ++num_completed_;
@@ -103,6 +107,7 @@ void SimCluster::kill_node(size_t n) {
   if (!node.policy) return;
   note("KILL " + node.spec.id);
   const NodeRef ref{node.spec.id, node.incarnation};
+  for (auto& [id, client] : clients_) ++client.num_dead_nodes;
   // The event that kills a node may be one of its own: its objects live until that has ended.
   events_.after(0, [policy = std::shared_ptr<role::Node>(std::move(node.policy)),
                     engine = std::shared_ptr<MockEngine>(std::move(node.engine)),
@@ -177,6 +182,15 @@ void SimCluster::cut_from_gateway(size_t g, size_t n, bool is_cut) {
   if (!is_cut) net_.wake_all();
 }
 
+void SimCluster::break_stream(size_t g, size_t n) {
+  note("BREAK " + gateways_[g].id + "-" + nodes_[n].spec.id);
+  std::vector<ChannelKey> streams;
+  for (const auto& [key, incarnation] : streams_) {
+    if (key.from == g && key.to == n) streams.push_back(key);
+  }
+  for (const ChannelKey& key : streams) send_eof_to_gateway(key);
+}
+
 void SimCluster::cut_between(size_t a, size_t b, bool is_cut) {
   if (a == b) return;
   note(std::string(is_cut ? "CUT " : "HEAL ") + nodes_[a].spec.id + "-" + nodes_[b].spec.id);
@@ -247,6 +261,12 @@ uint64_t SimCluster::num_mismatches() const {
   for (const SimGateway& gateway : gateways_) {
     if (gateway.policy) count += gateway.policy->num_mismatches();
   }
+  return count;
+}
+
+uint64_t SimCluster::num_cached_blocks() const {
+  uint64_t count = 0;
+  for (const SimNode& node : nodes_) count += node.policy ? node.policy->num_cached_blocks() : 0;
   return count;
 }
 

@@ -43,7 +43,11 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
           MetricRegistry& metrics)
       : config_(std::move(config)), memory_(memory), registry_(registry), clock_(clock), metrics_(metrics),
         stale_(metrics.gauge("tandem_handoff_stale_frames", "KV frames of attempts that are over, since the start.")),
-        requests_(metrics.gauge("tandem_node_requests", "Requests that this node holds anything of.")) {}
+        requests_(metrics.gauge("tandem_node_requests", "Requests that this node holds anything of.")),
+        mirror_lag_(metrics.gauge("tandem_handoff_mirror_lag_tokens",
+                                  "Tokens decoded here and not yet at their mirror, the largest of all requests.")),
+        cached_blocks_(metrics.gauge("tandem_handoff_cached_blocks",
+                                     "Prompt blocks that were here and not pushed again, since the start.")) {}
   ~Process() override { end(); }
 
   Status open(sched::StepExecutor& executor, StopRuleMaker make_stop_rule);
@@ -108,7 +112,7 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
   registry::Registry& registry_;
   const Clock& clock_;
   MetricRegistry& metrics_;
-  Gauge &stale_, &requests_;
+  Gauge &stale_, &requests_, &mirror_lag_, &cached_blocks_;
 
   std::unique_ptr<transport::EventLoop> loop_;
   std::unique_ptr<transport::Network> network_;
@@ -233,7 +237,7 @@ void Process::send_slots(role::SendKv& action) {
     filled.payload = {0, static_cast<uint32_t>(payload.size())};
     message = std::move(filled);
     return true;
-  });
+  }, action.is_catch_up ? FrameClass::kCatchUp : FrameClass::kUsual);
 }
 
 bool Process::has_payload_size(const handoff::PeerMessage& message) const {
@@ -300,6 +304,8 @@ void Process::publish_load() {
   load.num_free_shared = kv.pool().num_available(kv::Part::kShared);
   stale_.set(static_cast<double>(node_->num_stale()));
   requests_.set(load.num_requests);
+  mirror_lag_.set(node_->mirror_lag());
+  cached_blocks_.set(static_cast<double>(node_->num_cached_blocks()));
   Lock lock(load_mutex_);
   load_ = load;
   is_idle_ = node_->is_idle();

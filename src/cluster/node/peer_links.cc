@@ -74,8 +74,8 @@ class PeerLinks::Link final : public transport::ConnectionHandler, public transp
   bool has_connection() const { return connection_ != nullptr; }
   void own(std::unique_ptr<Connection> connection) { connection_ = std::move(connection); }
 
-  void send(FrameMaker make) {
-    waiting_.push_back(std::move(make));
+  void send(FrameMaker make, FrameClass frame_class) {
+    waiting_.push(std::move(make), frame_class);
     pump();
   }
 
@@ -106,7 +106,7 @@ class PeerLinks::Link final : public transport::ConnectionHandler, public transp
   const uint64_t number_;
   const NodeRef peer_;
   const int64_t made_at_ns_;
-  std::deque<FrameMaker> waiting_;
+  FrameQueue<FrameMaker> waiting_;
   std::map<uint64_t, std::vector<std::byte>> under_way_;  // payloads by tag
   size_t bytes_under_way_ = 0;
   uint64_t next_tag_ = 1;
@@ -124,10 +124,9 @@ bool PeerLinks::Link::may_send_now() {
 }
 
 void PeerLinks::Link::pump() {
-  while (!waiting_.empty() && connection_ && under_way_.size() < kMaxFramesUnderWay &&
+  while (!waiting_.is_empty() && connection_ && under_way_.size() < kMaxFramesUnderWay &&
          bytes_under_way_ < kMaxBytesUnderWay && may_send_now()) {
-    const FrameMaker make = std::move(waiting_.front());
-    waiting_.pop_front();
+    const FrameMaker make = waiting_.pop();
     PeerMessage message;
     std::vector<std::byte> payload;
     if (!make(message, payload)) continue;
@@ -137,6 +136,7 @@ void PeerLinks::Link::pump() {
     const uint64_t tag = next_tag_++;
     const auto it = under_way_.emplace(tag, std::move(payload)).first;
     bytes_under_way_ += it->second.size();
+    waiting_.count_popped(it->second.size());
     transport::Frame sent;
     if (frame) sent.header = transport::bytes_of(frame->header);
     if (!it->second.empty()) sent.payload = {Bytes(it->second)};
@@ -223,9 +223,9 @@ void PeerLinks::opened(Link& link, Connection& connection) {
   sending_.try_emplace(link.peer(), link.number());
 }
 
-void PeerLinks::send(const NodeRef& to, FrameMaker make) {
+void PeerLinks::send(const NodeRef& to, FrameMaker make, FrameClass frame_class) {
   const auto it = sending_.find(to);
-  if (it != sending_.end()) return links_.at(it->second)->send(std::move(make));
+  if (it != sending_.end()) return links_.at(it->second)->send(std::move(make), frame_class);
   const uint64_t number = next_link_++;
   auto link = std::make_unique<Link>(*this, number, to, loop_.now_ns());
   const std::string address = owner_.address_of(to);
@@ -234,7 +234,7 @@ void PeerLinks::send(const NodeRef& to, FrameMaker make) {
     if (connection) {
       link->own(std::move(*connection));
       sending_.emplace(to, number);
-      return links_.emplace(number, std::move(link)).first->second->send(std::move(make));
+      return links_.emplace(number, std::move(link)).first->second->send(std::move(make), frame_class);
     }
     log_info("cluster/node", "no KV connection", {{"peer", to.id}, {"why", connection.error().message}});
   }

@@ -3,7 +3,6 @@
 // order of the calls. A connection that breaks is told once per peer and never repaired here: what follows is another.
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 
 #include "base/metrics.h"
 #include "cluster/handoff/messages.h"
+#include "cluster/node/frame_queue.h"
 #include "net/transport/network.h"
 
 namespace tandem::node {
@@ -45,7 +45,8 @@ class PeerLinks final : public transport::Acceptor, public transport::LoopClient
   // Bytes a second that each peer is sent from now on; 0: as many as go. Before the first send().
   void hold_to_rate(uint64_t bytes_per_s) { bytes_per_s_ = bytes_per_s; }
   std::string address() const { return listener_ ? listener_->address() : std::string(); }
-  void send(const handoff::NodeRef& to, FrameMaker make);
+  // Frames in order, but those of kCatchUp among themselves only: they give way (frame_queue.h).
+  void send(const handoff::NodeRef& to, FrameMaker make, FrameClass frame_class = FrameClass::kUsual);
 
  private:
   class Link;

@@ -87,7 +87,9 @@ void Gateway::retire_node(const std::string& id) {
 
 void Gateway::remove_node(const std::string& id) {
   const auto it = links_.find(id);
-  if (it != links_.end()) it->second.is_retired = it->second.is_removed = true;
+  if (it == links_.end()) return;
+  it->second.is_retired = it->second.is_removed = true;
+  if (it->second.state != LinkState::kOpen) note_death(it->second);
 }
 
 void Gateway::set_role(const std::string& node, Role role, uint64_t role_epoch, Nanos now, GatewayOuts& out) {
@@ -122,6 +124,8 @@ void Gateway::on_hello(const std::string& node, NodeLink& link, const Hello& hel
     link.opened_at = now;
     link.is_draining = false;
   }
+  if (is_restarted) note_death(link);
+  for (const auto& [id, request] : requests_) request->on_process_lives(hello.from);
   link.state = LinkState::kOpen;
   link.hello = hello;
   link.beat = {};
@@ -195,9 +199,15 @@ void Gateway::on_stream_message(const std::string& node, uint64_t stream, const 
   sweep();
 }
 
-void Gateway::on_stream_closed(const std::string& node, uint64_t stream, Nanos now, GatewayOuts& out) {
+void Gateway::note_death(const NodeLink& link) {
+  for (const auto& [id, request] : requests_) request->on_process_died(link.hello.from);
+}
+
+void Gateway::on_stream_closed(const std::string& node, uint64_t stream, Nanos now, GatewayOuts& out,
+                               bool is_refused) {
   const auto it = links_.find(node);
   if (it == links_.end() || it->second.stream != stream || it->second.state == LinkState::kClosed) return;
+  if (is_refused) note_death(it->second);
   suspect(node, now, out, Cause::kClosed);
 }
 
@@ -208,13 +218,15 @@ void Gateway::suspect(const std::string& node, Nanos now, GatewayOuts& out, Caus
   NodeLink& link = it->second;
   out.push_back(CloseStream{node, link.stream});
   close(link, now);
+  const bool is_broken = cause == Cause::kClosed && !link.is_draining;  // one that drains ends because it shall
   std::vector<RequestId> ids;
   for (const auto& [id, request] : requests_) {
     if (request->involves(node)) ids.push_back(id);
   }
   for (const RequestId& id : ids) {
-    with_request(id, now, out, cause,
-                 [&](GatewayRequest& request, const auto& context) { request.on_session_closed(node, context); });
+    with_request(id, now, out, cause, [&](GatewayRequest& request, const auto& context) {
+      request.on_session_closed(node, is_broken, context);
+    });
   }
 }
 

@@ -110,7 +110,9 @@ class Gateway final : public handoff::Placement {
 
   void on_stream_message(const std::string& node, uint64_t stream, const handoff::SessionMessage& message,
                          handoff::Nanos now, GatewayOuts& out);
-  void on_stream_closed(const std::string& node, uint64_t stream, handoff::Nanos now, GatewayOuts& out);
+  // `is_refused`: it did not open, for no process listens at the node's address.
+  void on_stream_closed(const std::string& node, uint64_t stream, handoff::Nanos now, GatewayOuts& out,
+                        bool is_refused = false);
   void on_tick(handoff::Nanos now, GatewayOuts& out);
 
   // Planned: no new work for the node, its decodes move elsewhere.
@@ -150,6 +152,7 @@ class Gateway final : public handoff::Placement {
                GatewayOuts& out);
   void on_batch(const std::string& node, const handoff::TokenBatch& batch, handoff::Nanos now, GatewayOuts& out);
   void close(NodeLink& link, handoff::Nanos now);
+  void note_death(const NodeLink& link);  // of the process that said Hello last
   void watch(handoff::Nanos now, GatewayOuts& out);
   void move_away(handoff::Nanos now, GatewayOuts& out);
   // What of a request is in the links' counters. The links stay: one that has requests is not forgotten.

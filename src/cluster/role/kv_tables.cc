@@ -75,10 +75,11 @@ std::vector<TokenId> KvStore::content(const std::vector<TokenId>& tokens) const 
   return test_only.matches_any_content ? std::vector<TokenId>(tokens.size(), 0) : tokens;
 }
 
-void KvStore::match(KvTables& tables, const handoff::RequestState& state, uint32_t max_blocks) {
+void KvStore::match(KvTables& tables, const std::vector<TokenId>& prompt, const std::string& salt, uint32_t max_blocks,
+                    Part part) {
   if (!tables.is_empty()) return;
-  for (const BlockId block : pool_.match(content(state.prompt), state.cache_salt, max_blocks).blocks) {
-    if (!pool_.share(block, Part::kShared)) break;
+  for (const BlockId block : pool_.match(content(prompt), salt, max_blocks).blocks) {
+    if (!pool_.share(block, part)) break;
     tables.shared.push_back(block);
   }
 }

@@ -5,6 +5,7 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cluster/handoff/messages.h"
@@ -50,8 +51,9 @@ class KvStore {
   // Makes `tables` hold the whole shape. False, and no change, without room.
   bool fit(KvTables& tables, const handoff::HandoffShape& shape, kv::Part part);
   bool append(KvTables& tables, uint32_t choice, kv::Part part);
-  // The cached blocks of the prompt's start, at most `max_blocks`.
-  void match(KvTables& tables, const handoff::RequestState& state, uint32_t max_blocks);
+  // The cached blocks of the prompt's start, at most `max_blocks`, into empty tables. They are only read from then on.
+  void match(KvTables& tables, const std::vector<TokenId>& prompt, const std::string& salt, uint32_t max_blocks,
+             kv::Part part);
   // Full, computed blocks of the first choice become findable: `num_positions` are computed.
   void publish(const KvTables& tables, const handoff::RequestState& state, uint32_t num_positions);
   void charge_to_private(const KvTables& tables);

@@ -77,7 +77,7 @@ TEST_CASE("what was published is matched by content, and cut so that no block th
     CHECK(store.pool().num_cached() == 4);
     handoff::RequestState other = state_with(64, 0);
     KvTables hit;
-    store.match(hit, other, 3);
+    store.match(hit, other.prompt, "", 3, Part::kShared);
     CHECK(hit.size() == 2);  // the third block holds tokens, and those are others
     store.release(hit);
   }

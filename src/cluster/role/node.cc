@@ -126,6 +126,16 @@ uint32_t Node::num_pinned_blocks() const {
   return pinned;
 }
 
+uint32_t Node::mirror_lag() const {
+  uint32_t lag = 0;
+  for (const auto& [id, entry] : entries_) {
+    const bool is_mirrored = entry.target && entry.target->state() == Target::State::kDecoding &&
+                             entry.target->is_mirrored();
+    if (is_mirrored) lag = std::max(lag, entry.target->mirror_lag());
+  }
+  return lag;
+}
+
 // What a machine wants, with blocks in place of numbers.
 void Node::carry_out(const Id& id, Entry& entry, Actions& actions, NodeActions& out) {
   for (Action& action : actions) {
@@ -143,7 +153,7 @@ void Node::carry_out(const Id& id, Entry& entry, Actions& actions, NodeActions& 
       const Mirror& frame = mirror->frame;
       std::vector<Slots> slots = slots_of(entry.decoding, frame.choice, frame.from_position,
                                           static_cast<uint32_t>(frame.tokens.size()), kv_.block_size());
-      out.push_back(SendKv{mirror->holder, std::move(mirror->frame), std::move(slots)});
+      out.push_back(SendKv{mirror->holder, std::move(mirror->frame), std::move(slots), mirror->is_catch_up});
     } else if (const auto* append = std::get_if<AppendMirror>(&action)) {
       out.push_back(CopyKv{slots_of(entry.held, append->choice, append->from_position,
                                     static_cast<uint32_t>(append->tokens.size()), kv_.block_size()),

@@ -79,7 +79,9 @@ class Node {
   handoff::Attempt decoding_attempt(const handoff::RequestId& request) const;
   handoff::Attempt source_attempt(const handoff::RequestId& request) const;  // the same of a prefill
   uint32_t num_pinned_blocks() const;
+  uint32_t mirror_lag() const;  // tokens decoded and not yet at their holder, the largest of all requests
   uint64_t num_stale() const { return num_stale_; }
+  uint64_t num_cached_blocks() const { return num_cached_blocks_; }  // that reservations found, and nobody pushed
   // Stops the process when blocks are lost or charged twice.
   void check_invariants() const;
   std::string dump() const;
@@ -116,6 +118,7 @@ class Node {
 
   void try_start_prefill(Entry& entry, NodeActions& out);
   void pin_content(Entry& entry, handoff::Attempt attempt, const handoff::RequestState& state);
+  handoff::PartSet take_cached(Entry& entry, const handoff::Reserve& reserve);
   bool refit_target(Entry& entry, const handoff::Reserve& reserve);
   void end_target(Entry& entry);
   void end_source_job(Entry& entry, NodeActions& out);
@@ -142,7 +145,7 @@ class Node {
   std::map<std::string, LastBeat> last_beat_;  // by gateway
   uint64_t next_landing_ = 1;
   uint64_t io_seq_ = 0, step_seq_ = 0;
-  uint64_t num_stale_ = 0;
+  uint64_t num_stale_ = 0, num_cached_blocks_ = 0;
   bool is_draining_ = false;
   std::map<uint64_t, std::vector<kv::BlockId>> test_only_landings_;  // where an unfenced late write would go
 };

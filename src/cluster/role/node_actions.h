@@ -36,6 +36,7 @@ struct SendKv {  // a mirror frame and the slots its payload is made of
   handoff::NodeRef peer;
   handoff::Mirror frame;
   std::vector<Slots> slots;
+  bool is_catch_up = false;  // at most a fifth of the link while other frames wait for it
 };
 struct CopyBlock {  // a verified frame's bytes into a block's layer group
   kv::BlockId block{};

@@ -49,13 +49,14 @@ void Node::on_reserve(const std::string& gateway, Reserve reserve, Nanos now, No
   entry.reserved_at = now;
   // An own prefill's blocks become the target's when it is done; others arrive, and need a place now.
   const bool is_local = reserve.source == config_.self;
+  PartSet have = is_local ? PartSet(reserve.shape.num_parts()) : take_cached(entry, reserve);
   if (!is_local && !kv_.fit(entry.decoding, reserve.shape, kv::Part::kPrivate)) {
     end_target(entry);
     erase_if_empty(id);
     return send_to_gateway(gateway, ReserveNo{id, reserve.attempt, ReserveRefusal::kNoRoom}, out);
   }
   const uint64_t landing = next_landing_++;
-  entry.target.emplace(reserve, config_.self, landing, landing, PartSet(reserve.shape.num_parts()), actions);
+  entry.target.emplace(reserve, config_.self, landing, landing, std::move(have), actions);
   if (test_only.has_no_gate) entry.target->test_only_open_gate();
   if (test_only.has_no_push_fence) {
     for (uint32_t b = 0; !is_local && b < reserve.shape.num_blocks(); ++b) {
@@ -63,6 +64,17 @@ void Node::on_reserve(const std::string& gateway, Reserve reserve, Nanos now, No
     }
   }
   carry_out(id, entry, actions, out);
+}
+
+// What the prefix cache has of the prompt need not be pushed: blocks that a prompt fills are only read by a decode.
+PartSet Node::take_cached(Entry& entry, const Reserve& reserve) {
+  PartSet have(reserve.shape.num_parts());
+  if (reserve.prompt.size() != reserve.shape.prompt_tokens) return have;  // left out
+  kv_.match(entry.decoding, reserve.prompt, reserve.cache_salt, reserve.shape.num_shared(), kv::Part::kPrivate);
+  const auto num_cached = static_cast<uint32_t>(entry.decoding.shared.size());
+  for (uint32_t part = 0; part < num_cached * reserve.shape.num_layer_groups; ++part) have.add(part);
+  num_cached_blocks_ += num_cached;
+  return have;
 }
 
 // The reservation and its blocks for the shape of a newer attempt. False: a new one has to be made.
@@ -94,6 +106,8 @@ void Node::begin_decode(const Id& id, Entry& entry, const RequestState& state, N
   const size_t at = out.size();
   if (!extend_for(id, entry, state, out)) return;
   out.resize(at);  // the tables go along whole
+  // Others with the same prompt, or its beginning, need not have these pushed.
+  kv_.publish(entry.decoding, state, static_cast<uint32_t>(state.prompt.size()));
   out.push_back(StartDecode{id, state, entry.decoding});
 }
 
@@ -207,7 +221,8 @@ void Node::try_start_prefill(Entry& entry, NodeActions& out) {
     const auto num_prompt = static_cast<uint32_t>(state.prompt.size());
     const bool has_tokens = std::all_of(state.choices.begin(), state.choices.end(),
                                         [](const ChoiceState& c) { return !c.tokens.empty(); });
-    kv_.match(entry.held, state, (num_prompt - (has_tokens ? 0 : 1)) / size);
+    kv_.match(entry.held, state.prompt, state.cache_salt, (num_prompt - (has_tokens ? 0 : 1)) / size,
+              kv::Part::kShared);
     computed.assign(computed.size(), static_cast<uint32_t>(entry.held.shared.size()) * size);
   }
   if (!kv_.fit(entry.held, source.shape(), kv::Part::kShared)) {

@@ -21,17 +21,6 @@ Status check_finite(const char* field, float value) {
   return Done{};
 }
 
-// Token ids index tables, so no negative one gets in. Their upper end is the model's to check.
-template <class Tokens>
-Status take_tokens(const char* field, const Tokens& from, std::vector<TokenId>& to) {
-  TRY(check_size(field, static_cast<size_t>(from.size()), kMaxTokens));
-  to.assign(from.begin(), from.end());
-  for (const TokenId token : to) {
-    if (token < 0) return bad_field(field, "holds the token " + std::to_string(token));
-  }
-  return Done{};
-}
-
 Finish take_finish(pb::Finish from) {
   switch (from) {
     case pb::FINISH_NONE:
@@ -69,6 +58,15 @@ Status check_range(const char* field, uint64_t value, uint64_t lowest, uint64_t 
   if (value >= lowest && value <= highest) return Done{};
   return bad_field(
       field, "is " + std::to_string(value) + ", not in " + std::to_string(lowest) + " to " + std::to_string(highest));
+}
+
+Status take_tokens(const char* field, const google::protobuf::RepeatedField<int32_t>& from, std::vector<TokenId>& to) {
+  TRY(check_size(field, static_cast<size_t>(from.size()), kMaxTokens));
+  to.assign(from.begin(), from.end());
+  for (const TokenId token : to) {
+    if (token < 0) return bad_field(field, "holds the token " + std::to_string(token));
+  }
+  return Done{};
 }
 
 void put(const handoff::RequestId& from, pb::RequestId& to) {

@@ -11,6 +11,8 @@ namespace tandem::wire {
 
 Error bad_field(const char* field, const std::string& what);
 Status check_range(const char* field, uint64_t value, uint64_t lowest, uint64_t highest);
+// Token ids index tables, so no negative one gets in. Their upper end is the model's to check.
+Status take_tokens(const char* field, const google::protobuf::RepeatedField<int32_t>& from, std::vector<TokenId>& to);
 
 void put(const handoff::RequestId& from, pb::RequestId& to);
 void put(const handoff::NodeRef& from, pb::NodeRef& to);

@@ -146,6 +146,8 @@ void put(const Reserve& from, pb::Reserve& to) {
   wire::put(from.shape, *to.mutable_shape());
   to.set_final_tokens(from.final_tokens);
   to.set_deadline_left_ms(from.deadline_left_ms);
+  to.mutable_prompt()->Add(from.prompt.begin(), from.prompt.end());
+  to.set_cache_salt(from.cache_salt);
 }
 Status take(const pb::Reserve& from, Reserve& to) {
   TRY(take_request(from, to));
@@ -154,6 +156,8 @@ Status take(const pb::Reserve& from, Reserve& to) {
   TRY(check_range("final_tokens", from.final_tokens(), 0, kMaxTokens));
   to.final_tokens = from.final_tokens();
   to.deadline_left_ms = from.deadline_left_ms();
+  TRY(take_tokens("prompt", from.prompt(), to.prompt));
+  to.cache_salt = from.cache_salt();
   return Done{};
 }
 

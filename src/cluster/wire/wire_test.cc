@@ -132,6 +132,7 @@ TEST_CASE("a session message that is wrong is refused, and the field named") {
   CHECK(of_reserve([](pb::Reserve& m) { m.clear_shape(); }) == "reserve: shape is missing");
   CHECK(of_reserve([](pb::Reserve& m) { m.clear_request(); }) == "reserve: request is missing");
   CHECK(of_reserve([](pb::Reserve& m) { m.set_attempt(0); }) == "reserve: attempt is 0, not in 1 to 4294967295");
+  CHECK(of_reserve([](pb::Reserve& m) { m.add_prompt(-1); }) == "reserve: prompt holds the token -1");
   CHECK(of_reserve([](pb::Reserve& m) { m.mutable_source()->set_id(std::string(257, 'n')); }) ==
         "reserve: source: id has 257 entries or bytes, at most 256");
 

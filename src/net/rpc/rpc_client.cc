@@ -89,7 +89,9 @@ class ClientStream final : public StreamCore {
                          has_tls ? " with TLS (each side must trust the other's certificate)" : " without TLS");
   }
 
+  // The library has no code of its own for a port that nobody listens at, only the system's words.
   Error opening_error(Error error, const char* how) const {
+    if (error.message.find("Connection refused") != std::string::npos) error.code = ErrorCode::kNotFound;
     return std::move(error).during("connect to " + peer_ + how);
   }
 

@@ -229,7 +229,7 @@ TEST_CASE("nobody listens: closed, with the reason, and not tried again") {
   const auto client = open_client(patient(), reader);
   const auto stream = client->connect("127.0.0.1:1");
   const Error end = reader.end();
-  CHECK(end.code == ErrorCode::kUnavailable);
+  CHECK(end.code == ErrorCode::kNotFound);
   CHECK(end.message.find("connect to 127.0.0.1:1 without TLS: ") == 0);
   CHECK(end.message.find("refused") != std::string::npos);
   CHECK(reader.opened.empty());

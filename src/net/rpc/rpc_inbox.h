@@ -21,9 +21,10 @@ struct RpcEvent {
   Kind kind = Kind::kOpened;
   std::shared_ptr<RpcStream> stream;
   std::string frame;  // of kFrame
-  // Of kClosed. kCancelled: this side or the peer ended it on purpose. kUnavailable: not reached, refused in the
-  // handshake, or lost. kInvalidArgument: no common version, or not such a server. kDeadline: did not open in time, or
-  // the peer took no bytes. kExhausted: a frame beyond the peer's limit, or the server has no room for another stream.
+  // Of kClosed. kCancelled: this side or the peer ended it on purpose. kNotFound: its machine says that no process
+  // listens at the address. kUnavailable: not reached, refused in the handshake, or lost. kInvalidArgument: no common
+  // version, or not such a server. kDeadline: did not open in time, or the peer took no bytes. kExhausted: a frame
+  // beyond the peer's limit, or the server has no room for another stream.
   Error reason{ErrorCode::kInternal, {}};
 };
 
