@@ -51,6 +51,15 @@ def requests():
     ]
 
 
+def check_cached(endpoint, what):
+    """What is asked again is found in the prefix cache, but for the last block, which has to give logits."""
+    path, body = requests()[1]
+    endpoint.ask((path, body))
+    usage = json.loads(endpoint.open(path, body).read())["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    check(cached == (usage["prompt_tokens"] - 1) // 16 * 16 > 0, f"{what}: {usage}")
+
+
 def compare(cluster, expected, what):
     with concurrent.futures.ThreadPoolExecutor(len(expected)) as pool:
         answers = list(pool.map(cluster.ask, requests()))
@@ -123,6 +132,7 @@ def compare_streams(cluster, expected, disturb, what):
 def test_equal_answers(expected, _):
     cluster = cluster_of("1P1D")
     compare(cluster, expected, "1P1D answers as one process")
+    check_cached(cluster, "a cluster tells what was cached")
     table = cluster.operator("status")
     check(re.search(r"^d1 +decode +ready", table, re.M), f"the table of nodes:\n{table}")
     check(cluster.end(signal.SIGINT) == 0, "Ctrl-C ends a cluster")
@@ -169,6 +179,7 @@ def main():
     one = processes.Serve(place)
     expected = [one.ask(request) for request in requests()]
     expected_streams, _ = streams_through(one)
+    check_cached(one, "one process tells what was cached")
     check(one.end(signal.SIGTERM) == 0, "the one process ends")
     for _, tokens, ends in expected_streams:
         check(len(tokens) == STREAM_TOKENS and ends == ["length", "data: [DONE]"], "what streams are to equal is whole")

@@ -50,6 +50,7 @@ void ClientUpdates::add(sched::RequestId id, const handoff::TokenEntry& entry) {
   if (it == clients_.end() || entry.choice >= it->second.is_finished.size()) return;
   Client& client = it->second;
   if (!std::exchange(client.has_news, true)) changed_.push_back(id);
+  client.num_cached_tokens = std::max(client.num_cached_tokens, entry.num_cached);
   sched::ChoiceDelta& delta = delta_of(client.update, entry.choice);
   delta.tokens.push_back(entry.token);
   if (client.wants_logprobs) delta.logprobs.push_back({entry.token, entry.logprob, entry.rank, entry.top});
@@ -82,6 +83,7 @@ std::vector<sched::RequestId> ClientUpdates::publish() {
     sched::Update update = std::exchange(client.update, {});
     update.request = id;
     update.scheduled_ns = client.scheduled_ns;
+    update.num_cached_tokens = client.num_cached_tokens;
     const bool is_last = update.is_last;
     client.sink->publish(std::move(update));
     if (!is_last) continue;

@@ -32,6 +32,7 @@ class ClientUpdates {
     bool wants_logprobs = false;
     std::vector<uint8_t> is_finished;  // by choice
     int64_t scheduled_ns = 0;
+    uint32_t num_cached_tokens = 0;
     sched::Update update;              // what is to be given out
     bool has_news = false;
   };

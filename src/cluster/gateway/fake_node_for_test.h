@@ -20,6 +20,7 @@
 namespace tandem::gateway {
 
 constexpr TokenId kFakeEos = 2;
+constexpr uint32_t kFakeCached = 2;  // tokens of each prompt
 
 inline TokenId fake_token(const handoff::RequestState& state, uint32_t choice, uint32_t index) {
   uint64_t hash = state.sampling.seed + choice * 1000003 + index * 7919;
@@ -153,6 +154,7 @@ class FakeNode {
     entry.choice = choice;
     entry.index = static_cast<uint32_t>(state.choices[choice].tokens.size());
     entry.token = fake_token(state, choice, entry.index);
+    if (entry.index == 0) entry.num_cached = kFakeCached;
     if (state.sampling.num_logprobs >= 0) {
       entry.logprob = -0.25f * static_cast<float>(entry.index + 1);
       entry.rank = entry.index + 1;

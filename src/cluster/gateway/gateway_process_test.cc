@@ -161,6 +161,7 @@ TEST_CASE("a request goes through a pair of nodes; its tokens come once, in orde
   CHECK(sink->finish()->reason == FinishReason::kLength);
   CHECK(sink->updates().back().scheduled_ns > 0);
   CHECK(sink->updates().front().deltas[0].logprobs.empty());
+  for (const sched::Update& update : sink->updates()) CHECK(update.num_cached_tokens == kFakeCached);
 
   REQUIRE(source.prefills().size() == 1);
   CHECK(target.prefills().empty());

@@ -68,6 +68,7 @@ struct TokenEntry {
   Finish finish = Finish::kNone;
   uint32_t rank = 0;  // 1: the most likely; 0: not said
   std::vector<std::pair<TokenId, float>> top = {};  // the k best, best first
+  uint32_t num_cached = 0;  // tokens of the prompt that the first prefill found computed; with a choice's first token
 };
 
 struct MirrorProgress {

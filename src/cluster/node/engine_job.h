@@ -27,6 +27,7 @@ struct EngineChoice {
 struct PrefillJob {
   handoff::Attempt attempt = 0;
   uint64_t arrival = 0;
+  uint32_t num_cached = 0;  // tokens of the prompt whose KV was there before
   handoff::HandoffShape shape;
   sched::EndRule end;
   std::vector<EngineChoice> choices;

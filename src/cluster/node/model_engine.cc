@@ -18,6 +18,7 @@ void ModelEngine::start_prefill(role::StartPrefill start) {
   job.arrival = next_arrival_++;
   job.shape = handoff::shape_of(start.state, config_.block_size, config_.num_layer_groups);
   job.end = end_rule_of(start.state, config_.eos_ids);
+  job.num_cached = std::min(start.computed[0], static_cast<uint32_t>(start.state.prompt.size()));
   for (uint32_t c = 0; c < start.state.choices.size(); ++c) {
     EngineChoice& choice =
         job.choices.emplace_back(make_choice(start.state, start.tables, c, job.end, make_stop_rule_(start.state)));
@@ -173,6 +174,7 @@ void ModelEngine::apply(const Planned& planned, const sched::BatchItem& item, sc
   if (!item.samples) return;
   handoff::TokenEntry entry = entry_of(planned.request, planned.choice, choice, outcome);
   entry.finish = accept_token(choice, job.end, outcome.token);
+  if (entry.index == 0) entry.num_cached = job.num_cached;
   // The job keeps the tokens whose KV it has; it is the target that goes on from the new one.
   choice.tokens.pop_back();
   choice.is_finished = false;

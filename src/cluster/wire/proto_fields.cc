@@ -273,6 +273,7 @@ void put(const handoff::TokenEntry& from, pb::TokenEntry& to) {
     to.add_top_tokens(token);
     to.add_top_logprobs(logprob);
   }
+  to.set_num_cached(from.num_cached);
 }
 Status take(const pb::TokenEntry& from, handoff::TokenEntry& to) {
   TAKE(from, to, request);
@@ -294,6 +295,8 @@ Status take(const pb::TokenEntry& from, handoff::TokenEntry& to) {
   to.logprob = from.logprob();
   to.finish = take_finish(from.finish());
   to.rank = from.rank();
+  TRY(check_range("num_cached", from.num_cached(), 0, kMaxTokens));
+  to.num_cached = from.num_cached();
   return Done{};
 }
 

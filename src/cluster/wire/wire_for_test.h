@@ -121,6 +121,7 @@ class RandomMessages {
     if constexpr (requires { value.choice; }) value.choice %= kMaxChoices;
     if constexpr (requires { value.final_tokens; }) value.final_tokens %= kMaxTokens;
     if constexpr (requires { value.num_parts; }) value.num_parts %= kMaxParts;
+    if constexpr (requires { value.num_cached; }) value.num_cached %= kMaxTokens;
     if constexpr (std::is_same_v<T, handoff::RequestState>) value.version = 1;
     if constexpr (std::is_same_v<T, handoff::Payload>) value.size_bytes %= kMaxPayloadBytes;
     if constexpr (std::is_same_v<T, handoff::Fingerprint>) {
