@@ -40,6 +40,7 @@ class Source {
   const NodeRef& target() const { return prefill_.target; }
   const HandoffShape& shape() const { return shape_; }
   const RequestState& request_state() const { return prefill_.state; }
+  int32_t priority() const { return static_cast<int32_t>(prefill_.priority); }
   const std::vector<TokenEntry>& first() const { return first_; }  // once sampled
   Commit make_commit() const;
 

@@ -1,6 +1,7 @@
 #pragma once
 // What a node's engine knows of a request: the tokens and the KV table of each choice, and how far they are computed.
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,9 +25,18 @@ struct EngineChoice {
   uint32_t num_emitted() const { return static_cast<uint32_t>(tokens.size()) - num_prompt; }
 };
 
+// Who goes first, in the order of a single process: requests whose answer has begun, as sequences that were preempted
+// there; then by virtual arrival, so that short and urgent ones overtake and nothing starves.
+struct PrefillRank {
+  bool is_new = true;
+  int64_t line_key_ns = 0;
+  uint64_t arrival = 0;
+  auto operator<=>(const PrefillRank&) const = default;
+};
+
 struct PrefillJob {
   handoff::Attempt attempt = 0;
-  uint64_t arrival = 0;
+  PrefillRank rank;
   uint32_t num_cached = 0;  // tokens of the prompt whose KV was there before
   handoff::HandoffShape shape;
   sched::EndRule end;

@@ -12,10 +12,17 @@ ModelEngine::ModelEngine(ModelEngineConfig config, sched::StepExecutor& executor
                          StopRuleMaker make_stop_rule)
     : config_(std::move(config)), executor_(executor), clock_(clock), make_stop_rule_(std::move(make_stop_rule)) {}
 
+PrefillRank ModelEngine::rank_of(const role::StartPrefill& start) {
+  const handoff::RequestState& state = start.state;
+  const bool is_new = std::ranges::all_of(state.choices, [](const auto& choice) { return choice.tokens.empty(); });
+  const int64_t key_ns = sched::line_key_ns(config_.line, clock_.now_ns(), state.prompt.size(), start.priority);
+  return {is_new, is_new ? key_ns : 0, next_arrival_++};
+}
+
 void ModelEngine::start_prefill(role::StartPrefill start) {
   PrefillJob job;
   job.attempt = start.attempt;
-  job.arrival = next_arrival_++;
+  job.rank = rank_of(start);
   job.shape = handoff::shape_of(start.state, config_.block_size, config_.num_layer_groups);
   job.end = end_rule_of(start.state, config_.eos_ids);
   job.num_cached = std::min(start.computed[0], static_cast<uint32_t>(start.state.prompt.size()));
@@ -100,10 +107,10 @@ uint32_t ModelEngine::plan_choice(const Id& id, PrefillJob& job, uint32_t index)
 }
 
 void ModelEngine::plan_prefills() {
-  std::vector<std::pair<uint64_t, Id>> order;
-  for (const auto& [id, job] : prefills_) order.emplace_back(job.arrival, id);
+  std::vector<std::pair<PrefillRank, Id>> order;
+  for (const auto& [id, job] : prefills_) order.emplace_back(job.rank, id);
   std::ranges::sort(order);
-  for (const auto& [arrival, id] : order) {
+  for (const auto& [rank, id] : order) {
     PrefillJob& job = prefills_.at(id);
     const auto leader = std::ranges::find_if(job.choices, [](const EngineChoice& c) { return !c.is_finished; });
     if (leader == job.choices.end()) continue;

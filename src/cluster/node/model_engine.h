@@ -17,6 +17,7 @@
 #include "cluster/role/node_actions.h"
 #include "serve/cost/step_cost.h"
 #include "serve/sched/batch.h"
+#include "serve/sched/line_key.h"
 #include "serve/sched/token_budget.h"
 
 namespace tandem::node {
@@ -27,6 +28,7 @@ struct ModelEngineConfig {
   uint32_t layers_per_group = 0;     // a group's parts are told of once its layers are written; 0: when the step ends
   uint32_t max_sequences = 64;       // items of a step; more decodes than that take turns
   sched::TokenBudget budget{512, 0.2, 16};
+  sched::LinePenalty line;
   std::vector<TokenId> eos_ids;
 };
 
@@ -72,6 +74,7 @@ class ModelEngine final : private sched::StepObserver {
     bool is_decode = false;
   };
 
+  PrefillRank rank_of(const role::StartPrefill& start);
   void plan_decodes();
   void plan_prefills();
   uint32_t plan_choice(const Id& id, PrefillJob& job, uint32_t choice);
@@ -91,7 +94,7 @@ class ModelEngine final : private sched::StepObserver {
   const StopRuleMaker make_stop_rule_;
   cost::StepCost cost_;
 
-  std::map<Id, PrefillJob> prefills_;  // served in the order of arrival
+  std::map<Id, PrefillJob> prefills_;
   std::map<Id, DecodeJob> decodes_;
   uint64_t next_arrival_ = 1;
   Id last_decode_;                     // where the next step's turn begins

@@ -173,6 +173,32 @@ TEST_CASE("a choice's first token tells how much of the prompt was cached; a lat
   for (const handoff::TokenEntry& entry : rig.sampled(2).first) CHECK(entry.num_cached == 0);
 }
 
+TEST_CASE("prompts go in the order of a single process: begun answers, then by arrival, length and priority") {
+  ModelEngineConfig config;
+  config.budget = {16, 0, 1};  // one prompt at a time, nearly
+  config.line = {1, 500};
+  Rig rig(config);
+  const auto start = [&](uint64_t id, int64_t at_ms, uint32_t num_prompt, int32_t priority, bool has_begun = false) {
+    rig.clock.set_ns(at_ms * 1'000'000);
+    handoff::RequestState state = state_of(num_prompt, 1, 8);
+    if (has_begun) state.choices[0].tokens = {7};
+    rig.engine.start_prefill({{0, id}, 1, state, rig.tables_of(state), {0}, priority});
+  };
+  start(1, 0, 300, 0);               // counts as 300 ms
+  start(2, 100, 100, 0);             // as 200
+  start(3, 250, 100, 0);             // as 350: short, and too late
+  start(4, 300, 200, -1);            // as 0
+  start(5, 300, 16, 1);              // as 816
+  start(6, 310, 200, 9, true);
+  std::vector<uint64_t> order;
+  while (rig.engine.has_work()) {
+    for (const role::EngineNews& news : rig.engine.run_step()) {
+      if (const auto* sampled = std::get_if<role::Sampled>(&news)) order.push_back(sampled->request.low);
+    }
+  }
+  CHECK(order == std::vector<uint64_t>{6, 4, 2, 1, 3, 5});
+}
+
 TEST_CASE("choices end by length, by a stop token once min_tokens are out, and by a stop string") {
   Rig rig;
   handoff::RequestState state = state_of(5, 2, 6);

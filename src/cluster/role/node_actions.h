@@ -55,6 +55,7 @@ struct StartPrefill {
   handoff::RequestState state;
   KvTables tables;
   std::vector<uint32_t> computed;  // positions by choice whose KV is in the tables already
+  int32_t priority = 0;            // lower goes first
 };
 struct StopPrefill {
   handoff::RequestId request;

@@ -234,7 +234,8 @@ void Node::try_start_prefill(Entry& entry, NodeActions& out) {
     return;
   }
   entry.waits_for_room = false;
-  out.push_back(StartPrefill{source.request(), source.attempt(), state, entry.held, std::move(computed)});
+  out.push_back(StartPrefill{source.request(), source.attempt(), state, entry.held, std::move(computed),
+                             source.priority()});
 }
 
 // The job's blocks stay with the holder, but only what was there before the job is known to be computed.

@@ -15,14 +15,6 @@ SchedulerConfig normalised(SchedulerConfig config) {
   return config;
 }
 
-// Keys stay far from overflow whatever the client's priority is.
-int64_t line_key(const SchedulerConfig& config, const Request& request, int64_t arrival_ns) {
-  const double penalty_ms = config.short_first_ms_per_token * static_cast<double>(request.prompt.size()) +
-                            config.priority_step_ms * static_cast<double>(request.priority);
-  constexpr double kMostNs = 1e17;
-  return arrival_ns + static_cast<int64_t>(std::clamp(penalty_ms * 1e6, -kMostNs, kMostNs));
-}
-
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config)
@@ -40,7 +32,8 @@ std::unique_ptr<Sequence> Scheduler::make_sequence(RequestState& state, uint32_t
   sequence->id = SequenceId{next_sequence_id_++};
   sequence->request = &state;
   sequence->choice = choice;
-  sequence->line_key_ns = line_key(config_, state.request, state.arrival_ns);
+  sequence->line_key_ns = line_key_ns(config_.line, state.arrival_ns, state.request.prompt.size(),
+                                      state.request.priority);
   sequence->sampling = state.request.sampling;
   sequence->sampling.choice = choice;
   if (state.request.make_stop_rule) sequence->stop_rule = state.request.make_stop_rule();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/sampling_params.h"
+#include "serve/sched/line_key.h"
 
 namespace tandem::sched {
 
@@ -26,9 +27,7 @@ struct SchedulerConfig {
   uint32_t min_chunk = 16;                // tokens: what the target leaves to prefill at least
   uint32_t decode_reserve_blocks = 1;     // kept free per running sequence when a prompt is admitted
 
-  // Order of waiting requests: by arrival + penalties, in time, so that every wait is bounded
-  double short_first_ms_per_token = 2;    // a prompt token counts as so much later an arrival
-  double priority_step_ms = 10000;        // one level of priority counts as so much later an arrival
+  LinePenalty line;                       // order of waiting requests
   std::map<std::string, double> tenant_weights;  // share of tokens under contention; absent: 1
 
   // Admission; 0: no limit

@@ -57,7 +57,7 @@ void set(SchedulerConfig& config, const std::string& key, double value) {
   else if (key == "window_ms") config.window_ms = value;
   else if (key == "tpot_target_ms") config.tpot_target_ms = value;
   else if (key == "min_chunk") config.min_chunk = number;
-  else if (key == "short_first_ms_per_token") config.short_first_ms_per_token = value;
+  else if (key == "short_first_ms_per_token") config.line.short_first_ms_per_token = value;
   else if (key == "decode_reserve_blocks") config.decode_reserve_blocks = number;
   else FAIL("unknown configuration key " << key);
 }

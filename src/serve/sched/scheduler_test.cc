@@ -308,7 +308,7 @@ TEST_CASE("a request whose deadline passes ends with kDeadline, wherever it is")
 TEST_CASE("a long prompt gets its turn under an endless stream of short ones") {
   SchedulerConfig config = roomy_config();
   config.max_num_batched_tokens = 64;
-  config.short_first_ms_per_token = 1;
+  config.line.short_first_ms_per_token = 1;
   Rig rig(config);
   const RequestId longest = rig.add(request_of(prompt_of(900, 1), 1));
   uint32_t num_short = 0;
@@ -326,7 +326,7 @@ TEST_CASE("a long prompt gets its turn under an endless stream of short ones") {
 TEST_CASE("low priority is served in the end under an endless stream of high priority") {
   SchedulerConfig config = roomy_config();
   config.max_num_seqs = 2;
-  config.priority_step_ms = 500;
+  config.line.priority_step_ms = 500;
   Rig rig(config);
   rig.add(request_of(prompt_of(20, 1), 3));
   Request low = request_of(prompt_of(20, 2), 1);
@@ -362,7 +362,7 @@ TEST_CASE("decode never waits for prompts: every running sequence has a row in e
 TEST_CASE("a request too large for what is free holds back those behind it, and is not passed for ever") {
   SchedulerConfig config = roomy_config();
   config.num_blocks = 16;
-  config.short_first_ms_per_token = 0.5;
+  config.line.short_first_ms_per_token = 0.5;
   config.eos_ids = {};
   Rig rig(config);
   for (uint32_t i = 0; i < 4; ++i) rig.add(request_of(prompt_of(40, i), 20));
