@@ -298,19 +298,17 @@ void Gateway::drain(const std::string& node) {
   if (it != links_.end()) it->second.is_draining = true;
 }
 
-// What waits for a place goes by arrival and priority, so that every wait is bounded.
-std::vector<RequestId> Gateway::tick_order() const {
-  std::vector<std::pair<Nanos, RequestId>> order;
-  order.reserve(requests_.size());
+// What waits for a place goes last, by arrival and priority, so that every wait is bounded. No tick adds or removes
+// a request.
+void Gateway::tick_requests(Nanos now, GatewayOuts& out) {
+  const auto tick = [](GatewayRequest& request, const auto& context) { request.on_tick(context); };
+  std::vector<std::pair<Nanos, RequestId>> queued;
   for (const auto& [id, request] : requests_) {
-    const bool is_queued = request->phase() == GatewayRequest::Phase::kQueued;
-    order.emplace_back(is_queued ? request->queue_rank(config_.priority_step) : INT64_MIN, id);
+    if (request->phase() != GatewayRequest::Phase::kQueued) with_request(id, now, out, Cause::kTimeout, tick);
+    else queued.emplace_back(request->queue_rank(config_.priority_step), id);
   }
-  std::sort(order.begin(), order.end());
-  std::vector<RequestId> ids;
-  ids.reserve(order.size());
-  for (const auto& [rank, id] : order) ids.push_back(id);
-  return ids;
+  std::sort(queued.begin(), queued.end());
+  for (const auto& [rank, id] : queued) with_request(id, now, out, Cause::kProgress, tick);
 }
 
 void Gateway::on_tick(Nanos now, GatewayOuts& out) {
@@ -329,11 +327,7 @@ void Gateway::on_tick(Nanos now, GatewayOuts& out) {
       if (link.state == LinkState::kOpen) out.push_back(SendNode{node, link.stream, Beat{}});
     }
   }
-  for (const RequestId& id : tick_order()) {
-    const bool is_queued = requests_.at(id)->phase() == GatewayRequest::Phase::kQueued;
-    with_request(id, now, out, is_queued ? Cause::kProgress : Cause::kTimeout,
-                 [](GatewayRequest& request, const auto& context) { request.on_tick(context); });
-  }
+  tick_requests(now, out);
   move_away(now, out);
   sweep();
 }

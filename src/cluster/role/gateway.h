@@ -164,7 +164,7 @@ class Gateway final : public handoff::Placement {
   Work work_of(const handoff::GatewayRequest& request);
   static void count(const Work& work, uint32_t by);
   void recount(const handoff::GatewayRequest& request);
-  std::vector<handoff::RequestId> tick_order() const;
+  void tick_requests(handoff::Nanos now, GatewayOuts& out);
   void carry_out(handoff::GatewayActions& actions, handoff::Nanos now, GatewayOuts& out);
   void sweep();
   template <class Event>
