@@ -78,6 +78,13 @@ class Fault(Exception):
     """The server's word that this request has failed for good."""
 
 
+def failure(what):
+    """A request under which two nodes were killed ends so; asked again it is served."""
+    if "died, one after the other" in what:
+        return Again(0.2, "two nodes killed under it")
+    return Fault(what)
+
+
 class Assembly:
     """A streamed answer, put together."""
 
@@ -92,7 +99,7 @@ class Assembly:
             return
         event = json.loads(line[6:])
         if "error" in event:
-            raise Fault(f"in the stream: {event['error']}")
+            raise failure(f"in the stream: {event['error']}")
         self.times.append(time.monotonic())
         for part in event["choices"]:
             choice = self.choices[part["index"]]
@@ -164,7 +171,7 @@ class Client:
         if response.status in TRY_AGAIN:
             raise Again(float(response.headers.get("Retry-After", 1)), str(response.status))
         if response.status != 200:
-            raise Fault(f"{response.status}: {text}")
+            raise failure(f"{response.status}: {text}")
         return same_form(whole_answer(text))
 
     def read_stream(self, response, on_token):
@@ -172,7 +179,7 @@ class Client:
         for line in response:
             try:
                 assembly.take(line.strip())
-            except Fault:
+            except (Again, Fault):
                 self.close()
                 raise
             on_token(assembly)
