@@ -4,7 +4,7 @@ import collections, random, signal, threading, time
 from processes import Cluster, Serve
 from faults import Blow, Nodes, Watch
 from load import Load, expected_answers, in_threads, results, roles_of, say
-from work import Again, Client, Draw, Fault, Tally, answered, pool
+from work import TRY_AGAIN, Again, Client, Draw, Fault, Tally, answered, pool
 
 NUM_STREAMS, STREAM_TOKENS, NUM_SHORT_CLIENTS = 6, 400, 3
 LEAST_READY = 3     # nodes, before the next blow: pauses between restarts of a node that is hit often grow
@@ -19,7 +19,7 @@ def stream_requests(seed):
 
 
 class Streams:
-    """All streams of a blow at once. Nothing of them is asked again: they have to survive."""
+    """All streams of a blow at once. They are asked again only when they are refused; once begun they survive."""
 
     def __init__(self, port, requests, expected, tally):
         self.requests, self.expected, self.tally, self.port = requests, expected, tally, port
@@ -36,7 +36,7 @@ class Streams:
             self.counts[index] = assembly.num_tokens()
 
         try:
-            answer = client.ask(self.requests[index], on_token)
+            answer = client.ask_until_answered(self.requests[index], self.tally.count_again, TRY_AGAIN, on_token)
         except (Again, Fault) as fault:
             return self.tally.count("lost", f"a stream after {self.counts[index]} tokens: {fault}")
         finally:

@@ -4,7 +4,7 @@ import collections, http.client, json, random, socket, threading, time
 
 from processes import text_of
 
-TRY_AGAIN = (429, 503)
+TRY_AGAIN = ("429", "503")
 LONGEST_WAIT_S = 5      # between two tries, whatever Retry-After says
 GIVE_UP_S = 900         # then a request counts as lost
 READ_TIMEOUT_S = 300
@@ -168,7 +168,7 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise Again(0.2, type(error).__name__) from error
-        if response.status in TRY_AGAIN:
+        if str(response.status) in TRY_AGAIN:
             raise Again(float(response.headers.get("Retry-After", 1)), str(response.status))
         if response.status != 200:
             raise failure(f"{response.status}: {text}")
@@ -189,12 +189,15 @@ class Client:
         self.pause_s = assembly.longest_pause()
         return same_form(assembly.answer())
 
-    def ask_until_answered(self, request, on_again):
+    def ask_until_answered(self, request, on_again, reasons=None, on_token=lambda assembly: None):
+        """For any of `reasons` to ask again, or all."""
         give_up = time.monotonic() + GIVE_UP_S
         while True:
             try:
-                return self.ask(request)
+                return self.ask(request, on_token)
             except Again as again:
+                if reasons is not None and again.why not in reasons:
+                    raise
                 on_again(again.why)
                 if time.monotonic() > give_up:
                     raise Fault(f"no answer within {GIVE_UP_S} s; at last: {again.why}") from again
