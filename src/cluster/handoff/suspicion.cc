@@ -42,9 +42,9 @@ Nanos OwnStall::largest_since(Nanos since) const {
   return largest;
 }
 
-bool is_stuck(const Beat& beat, const Timing& timing) {
+bool is_stuck(const Beat& beat, const Timing& timing, uint32_t patience) {
   const Nanos running = beat.step_running_ms * kMs;
-  return running > std::max(timing.stuck_min, 5 * beat.step_predicted_ms * kMs);
+  return running > patience * std::max(timing.stuck_min, 5 * beat.step_predicted_ms * kMs);
 }
 
 }  // namespace tandem::handoff

@@ -55,7 +55,8 @@ constexpr bool is_own_fault(const SilenceCount& count) {
   return count.num_silent >= 2 && 2 * count.num_silent > count.num_busy;
 }
 
-// Beats come and the step does not end: the engine is stuck, though the process lives.
-bool is_stuck(const Beat& beat, const Timing& timing);
+// Beats come and the step does not end: the engine is stuck, though the process lives. `patience` is 1, or more where
+// this was said before and proved wrong.
+bool is_stuck(const Beat& beat, const Timing& timing, uint32_t patience = 1);
 
 }  // namespace tandem::handoff

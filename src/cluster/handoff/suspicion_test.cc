@@ -55,6 +55,9 @@ TEST_CASE("a stuck engine is told from a slow one") {
   beat.step_predicted_ms = 400;
   beat.step_running_ms = 1999;
   CHECK(!is_stuck(beat, kTiming));
+  beat.step_running_ms = 2001;
+  CHECK(is_stuck(beat, kTiming));
+  CHECK(!is_stuck(beat, kTiming, 2));
 }
 
 TEST_CASE("a bad pair is avoided for 1 s, doubling to 30 s; failures of requests in flight together count once") {

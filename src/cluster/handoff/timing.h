@@ -19,6 +19,7 @@ struct Timing {
   Nanos suspect_idle = 3000 * kMs;      // a session without live requests
   Nanos self_blame = 1000 * kMs;
   Nanos stuck_min = 1000 * kMs;         // a step that runs longer than this and 5 x predicted is stuck
+  uint32_t longest_patience = 64;       // times as long, after that has proved wrong; doubles each time
   Nanos bad_pair_min = 1000 * kMs, bad_pair_max = 30000 * kMs;
   Nanos recovery_deadline = 30000 * kMs;  // Waiting
   Nanos reopen = 100 * kMs;             // between tries to open a session

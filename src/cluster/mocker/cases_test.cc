@@ -82,6 +82,32 @@ TEST_CASE("PDD-14: twelve prompts and room for four: all end, both pools are nev
   run.finish(12);
 }
 
+TEST_CASE("without a budget for copies nothing is pinned, and a stream survives its target by computing anew") {
+  SimConfig config = small_cluster({kP1, kP2, kD1, kD2});
+  config.max_pinned_blocks = 0;
+  Run run(config);
+  run.ask(60, 60);
+  run.cluster.run_for(60 * kMs);
+  for (size_t n = 0; n < 4; ++n) CHECK(run.cluster.node(n).num_pinned_blocks() == 0);
+  for (const size_t n : {2, 3}) {
+    run.cluster.kill_node(n);
+    run.cluster.restart_node(n);
+    run.cluster.run_for(30 * kMs);
+  }
+  run.finish(1);
+  CHECK(run.cluster.num_recoveries() > 0);
+}
+
+TEST_CASE("engines that are much slower than they foresee are called stuck a few times, not for ever") {
+  SimConfig config = small_cluster({kP1, kP2, kD1});
+  config.engine.slowness = 20;
+  config.engine.surprise = 100;  // 2 to 4 s a step
+  Run run(config);
+  run.ask(120, 3);
+  run.finish(1, 120 * kSecond);
+  CHECK(run.cluster.num_recoveries() > 0);
+}
+
 TEST_CASE("PDD-16, DEP-03: draining under load: decodes move, nothing is lost, the node ends up empty") {
   Run run(small_cluster({kP1, kD1, kD2}));
   for (size_t i = 0; i < 6; ++i) run.ask(30 + i, 60);

@@ -172,7 +172,7 @@ Nanos MockEngine::begin_step(Nanos now) {
   is_stepping_ = true;
   step_began_ = now;
   step_predicted_ = std::max<Nanos>(10'000, static_cast<Nanos>(cost_.predict(shape) * config_.slowness * 1e9));
-  return now + step_predicted_;
+  return now + static_cast<Nanos>(static_cast<double>(step_predicted_) * config_.surprise);
 }
 
 role::EngineProgress MockEngine::progress(Nanos now) const {

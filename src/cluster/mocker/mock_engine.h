@@ -55,6 +55,7 @@ struct MockEngineConfig {
   uint32_t chunk_tokens = 256;
   uint32_t salt = 0;               // 0: sampling is deterministic
   double slowness = 1;             // step times times this
+  double surprise = 1;             // and this, which no prediction knows
   bool checks_all_positions = true;  // at every step; else only the newest block and, at the start, all
 };
 

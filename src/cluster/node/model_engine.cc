@@ -8,6 +8,10 @@ namespace tandem::node {
 
 using handoff::Finish;
 
+namespace {
+constexpr double kUnknownStep_s = 1;
+}  // namespace
+
 ModelEngine::ModelEngine(ModelEngineConfig config, sched::StepExecutor& executor, const Clock& clock,
                          StopRuleMaker make_stop_rule)
     : config_(std::move(config)), executor_(executor), clock_(clock), make_stop_rule_(std::move(make_stop_rule)) {}
@@ -259,7 +263,9 @@ std::vector<role::EngineNews> ModelEngine::run_step(const NewsSink& tell) {
   tell_ = tell && config_.layers_per_group > 0 && !coming_.empty() ? &tell : nullptr;
 
   const int64_t began_ns = clock_.now_ns();
-  step_predicted_ms_.store(static_cast<uint32_t>(cost_.predict(shape_) * 1e3), std::memory_order_relaxed);
+  // Too little is known at first: nobody shall take a slow step for a stuck engine.
+  const double predicted_s = cost_.is_ready() ? cost_.predict(shape_) : std::max(cost_.predict(shape_), kUnknownStep_s);
+  step_predicted_ms_.store(static_cast<uint32_t>(predicted_s * 1e3), std::memory_order_relaxed);
   step_began_ns_.store(began_ns, std::memory_order_release);
   sched::StepOutcome outcome = execute();
   step_began_ns_.store(kNoStep, std::memory_order_release);

@@ -123,6 +123,8 @@ void Gateway::on_hello(const std::string& node, NodeLink& link, const Hello& hel
     bad_pairs_.forget(node);
     link.opened_at = now;
     link.is_draining = false;
+    link.stuck_in_step.reset();
+    link.patience = 1;
   }
   if (is_restarted) note_death(link);
   for (const auto& [id, request] : requests_) request->on_process_lives(hello.from);
@@ -138,8 +140,14 @@ void Gateway::on_hello(const std::string& node, NodeLink& link, const Hello& hel
 void Gateway::on_beat(const std::string& node, NodeLink& link, const Beat& beat, Nanos now, GatewayOuts& out) {
   const bool has_ended_step = beat.step_seq != link.beat.step_seq;
   if (has_ended_step) link.stuck_backoff = 0;
+  // It was slow, perhaps beside others on the same cores. Its work was lost for nothing, and the next node's may be as
+  // slow: without more patience a request would go from one to the other for ever.
+  if (link.stuck_in_step && beat.step_seq > *link.stuck_in_step) {
+    link.stuck_in_step.reset();
+    link.patience = std::min(2 * link.patience, config_.timing.longest_patience);
+  }
   // A slow machine's step may outlast every deadline; as long as it is not stuck, it gets on.
-  const bool is_in_step = beat.step_running_ms > 0 && !is_stuck(beat, config_.timing);
+  const bool is_in_step = beat.step_running_ms > 0 && !is_stuck(beat, config_.timing, link.patience);
   if (has_ended_step || is_in_step) link.progressed_at = now;
   link.beat = beat;
   // One that was under way when the node got its work says nothing of it.
@@ -150,7 +158,8 @@ void Gateway::on_beat(const std::string& node, NodeLink& link, const Beat& beat,
       request.on_mirror_progress(node, progress, context);
     });
   }
-  if (!is_stuck(beat, config_.timing) || link.num_requests == 0) return;
+  if (!is_stuck(beat, config_.timing, link.patience) || link.num_requests == 0) return;
+  link.stuck_in_step = beat.step_seq;
   link.stuck_backoff = std::clamp(2 * link.stuck_backoff, 10 * config_.timing.reopen, 300 * config_.timing.reopen);
   suspect(node, now, out, Cause::kStuck);
   link.retry_at = now + link.stuck_backoff;

@@ -80,6 +80,8 @@ struct NodeLink {
   bool is_draining = false;   // its own word or the operator's
   bool is_retired = false;    // its record has gone: no new work
   bool is_removed = false;    // and nothing is open: forgotten as soon as no request knows it
+  std::optional<uint64_t> stuck_in_step;  // it was called stuck in this step
+  uint32_t patience = 1;             // doubles when an engine that was called stuck ends its step all the same
   handoff::Nanos stuck_backoff = 0;  // a stuck engine's node speaks well and does nothing: it is asked ever more rarely
   uint32_t num_prefills = 0, num_decodes = 0;  // this gateway's, by role in their pairs
   uint32_t num_requests = 0;                   // this gateway's that may have something here
