@@ -32,9 +32,16 @@ std::string node_name(const OptionValues& values) {
 }
 
 // Half of the pool for decodes and half for prefills and the cache, whatever the role: a node that survives does both,
-// and roles change. Half of the second half may be held for decodes elsewhere.
+// and roles change. Of the second half the copies for decodes elsewhere may take half, if no option says otherwise.
 kv::PoolShape pool_shape(const runner::ModelRunner& runner) {
   return {runner.num_blocks(), runner.num_blocks() / 2, runner.block_tokens()};
+}
+
+// --mirror-tokens in whole blocks. What a holder keeps is in the shared part.
+uint32_t max_pinned_blocks(const OptionValues& values, const runner::ModelRunner& runner) {
+  if (!values.has("mirror-tokens")) return runner.num_blocks() / 4;
+  const int64_t blocks = (values.integer("mirror-tokens") + runner.block_tokens() - 1) / runner.block_tokens();
+  return static_cast<uint32_t>(std::min<int64_t>(blocks, runner.num_blocks() / 2));
 }
 
 handoff::Fingerprint fingerprint_of(const runner::ModelRunner& runner, std::string weights) {
@@ -64,7 +71,8 @@ node::NodeProcessConfig node_config(const OptionValues& values, const StateFolde
   config.policy.role = *registry::role_of(values.text("role"));
   config.policy.pool = pool_shape(runner);
   config.policy.num_layer_groups = num_layer_groups(runner);
-  config.policy.max_pinned_blocks = runner.num_blocks() / 4;
+  config.policy.max_pinned_blocks = max_pinned_blocks(values, runner);
+  config.policy.caches_prefixes = values.is_on("enable-prefix-caching");
   config.policy.push_bytes_per_s = kLeastPushRate;
   config.policy.bytes_per_block = kv.part_bytes() * num_layer_groups(runner);
   config.engine.block_size = runner.block_tokens();

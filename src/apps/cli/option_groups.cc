@@ -137,12 +137,20 @@ OptionGroup server_options() {
           }};
 }
 
+OptionSpec mirror_tokens() {
+  return {.name = "mirror-tokens", .type = kInteger, .default_note = "a quarter of the pool", .min = 0,
+          .max = 1 << 30,
+          .help = "Tokens whose KV a node keeps as copies for decodes of other nodes, in case these are lost; requests "
+                  "beyond go without one, and are computed anew then. 0: no copies"};
+}
+
 OptionGroup up_options() {
   return {"Cluster",
           {
               {.name = "topology", .default_text = "1P1D",
                .help = "Numbers of prefill, decode and mixed nodes: 2P1D, 3M, 1P1D1M"},
               cluster_name(),
+              mirror_tokens(),
               admin_key_file("File with the key that operators on other machines send to the gateway"),
           }};
 }
@@ -159,6 +167,7 @@ OptionGroup node_options() {
               {.name = "control-host", .default_text = "127.0.0.1", .help = "Address on which gateways reach it"},
               {.name = "control-port", .type = kInteger, .default_text = "0", .min = 0, .max = 65535,
                .help = "Port on which gateways reach it; 0: any free one"},
+              mirror_tokens(),
               drain_timeout(),
           }};
 }

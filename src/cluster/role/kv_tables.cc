@@ -85,6 +85,7 @@ void KvStore::match(KvTables& tables, const std::vector<TokenId>& prompt, const 
 }
 
 void KvStore::publish(const KvTables& tables, const handoff::RequestState& state, uint32_t num_positions) {
+  if (!has_cache_) return;
   std::vector<TokenId> chain = state.prompt;
   chain.insert(chain.end(), state.choices[0].tokens.begin(), state.choices[0].tokens.end());
   chain = content(chain);

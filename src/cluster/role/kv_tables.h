@@ -40,6 +40,9 @@ class KvStore {
  public:
   KvStore(const kv::PoolShape& shape, uint32_t max_pinned) : pool_(shape), shape_(shape), max_pinned_(max_pinned) {}
 
+  // From here on publish() does nothing, so nothing is found.
+  void disable_cache() { has_cache_ = false; }
+
   bool reserve(uint32_t num_blocks);
   void unreserve(uint32_t num_blocks);
   uint32_t reserved() const { return reserved_; }
@@ -94,7 +97,7 @@ class KvStore {
   kv::PoolShape shape_;
   uint32_t max_pinned_;
   uint32_t reserved_ = 0;
-  bool waits_for_steps_ = false;
+  bool has_cache_ = true, waits_for_steps_ = false;
   GivenBack unsealed_;
   std::deque<GivenBack> waiting_;  // by step
 };

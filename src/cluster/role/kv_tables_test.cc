@@ -65,6 +65,18 @@ TEST_CASE("a cut table's tail waits too") {
   CHECK(store.pool().num_free() == 2);
 }
 
+TEST_CASE("without a cache nothing is found again") {
+  KvStore store({16, 8, 16}, 4);
+  store.disable_cache();
+  KvTables tables, hit;
+  const auto state = state_with(64, 0);
+  REQUIRE(store.fit(tables, shape_of(state, 16, 1), Part::kShared));
+  store.publish(tables, state, 64);
+  store.match(hit, state, 4);
+  CHECK(hit.is_empty());
+  store.release(tables);
+}
+
 TEST_CASE("what was published is matched by content, and cut so that no block that others read is written") {
   KvStore store({16, 4, 16}, 4);
   KvTables tables;

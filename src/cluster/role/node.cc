@@ -11,6 +11,7 @@ using namespace handoff;
 
 Node::Node(NodeConfig config) : config_(std::move(config)), kv_(config_.pool, config_.max_pinned_blocks) {
   if (config_.has_engine_beside) kv_.wait_for_steps();
+  if (!config_.caches_prefixes) kv_.disable_cache();
 }
 
 void Node::send_to_gateway(const std::string& gateway, SessionMessage message, NodeActions& out) {

@@ -25,6 +25,7 @@ struct NodeConfig {
   kv::PoolShape pool;
   uint32_t num_layer_groups = 1;
   uint32_t max_pinned_blocks = 0;  // that holders keep for decodes elsewhere; over it they go unprotected
+  bool caches_prefixes = true;     // requests find what others with the same beginning left
   uint32_t credits = 4;            // unfinished Prefills per session
   double push_bytes_per_s = 1e9, bytes_per_block = 1;  // for the deadline of an acknowledgement
   handoff::Timing timing;
