@@ -60,7 +60,7 @@ Result<int> run_status(const cli::Invocation& invocation) {
     return kExitDone;
   }
   TRY_ASSIGN(const std::vector<supervisor::NodeRow> rows, supervisor::rows_of_status(status));
-  fmt::print("{}", supervisor::status_table(rows));
+  fmt::print("{}{}", supervisor::status_sentence(rows), supervisor::status_table(rows));
   return kExitDone;
 }
 

@@ -37,7 +37,43 @@ std::string kv_cell(const NodeRow& row) {
   return fmt::format("{} % of {}", (used * 100 + *row.kv_total / 2) / *row.kv_total, *row.kv_total);
 }
 
+// "p1, p2 and p3"
+std::string listed(const std::vector<std::string>& names) {
+  if (names.size() < 2) return fmt::format("{}", fmt::join(names, ""));
+  return fmt::format("{} and {}", fmt::join(names.begin(), names.end() - 1, ", "), names.back());
+}
+
 }  // namespace
+
+std::string status_sentence(const std::vector<NodeRow>& rows) {
+  std::vector<std::string> prefill, decode, mixed, others;
+  for (const NodeRow& row : rows) {
+    if (row.role == "gateway" || row.state == "left") continue;
+    if (row.state != "ready") others.push_back(fmt::format("{} ({})", row.id, row.state));
+    else if (row.role == "prefill") prefill.push_back(row.id);
+    else if (row.role == "decode") decode.push_back(row.id);
+    else mixed.push_back(row.id);
+  }
+  std::vector<std::string> parts;
+  const auto add = [&](const std::vector<std::string>& names, const char* one, const char* many) {
+    if (!names.empty()) parts.push_back(listed(names) + (names.size() == 1 ? one : many));
+  };
+  add(prefill, " prefills", " prefill");
+  add(decode, " decodes", " decode");
+  add(mixed, " does both", " do both");
+  const bool has_prefill = !prefill.empty() || !mixed.empty(), has_decode = !decode.empty() || !mixed.empty();
+  std::string text = "Prefill and decode are in the same processes: ";
+  if (!has_prefill || !has_decode) {
+    text = fmt::format("Nothing is served, as no node that {} is ready",
+                       has_prefill ? "decodes" : has_decode ? "prefills" : "prefills or decodes");
+    if (!parts.empty()) text += ": ";
+  } else if (!prefill.empty() || !decode.empty()) {
+    text = "Prefill and decode are in processes of their own: ";
+  }
+  text += fmt::format("{}.", fmt::join(parts, ", "));
+  if (!others.empty()) text += fmt::format(" Not ready: {}.", fmt::join(others, ", "));
+  return text + "\n";
+}
 
 Result<std::vector<NodeRow>> rows_of_status(const std::string& json) {
   auto parsed = JsonValue::parse(json);

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+
 namespace tandem::supervisor {
 namespace {
 
@@ -33,6 +35,30 @@ TEST_CASE("the table has columns of equal width, and none that is empty") {
         "NODE  ROLE    STATE    PID  RUNNING  WAITING   KV BLOCKS  RESTARTS\n"
         "d1    decode  suspect    8        3        0  42 % of 60         2\n");
   CHECK(status_table({}) == "NODE  ROLE  STATE\n");
+}
+
+TEST_CASE("a sentence says whether prefill and decode are apart, and who serves what") {
+  const auto sentence = [](std::initializer_list<std::array<const char*, 3>> nodes) {
+    std::vector<NodeRow> rows(1);
+    rows[0].role = "gateway";
+    rows[0].state = "ready";
+    for (const auto& [id, role, state] : nodes) {
+      rows.emplace_back();
+      rows.back().id = id;
+      rows.back().role = role;
+      rows.back().state = state;
+    }
+    return status_sentence(rows);
+  };
+  CHECK(sentence({{"p1", "prefill", "ready"}, {"p2", "prefill", "ready"}, {"d1", "decode", "ready"}}) ==
+        "Prefill and decode are in processes of their own: p1 and p2 prefill, d1 decodes.\n");
+  CHECK(sentence({{"m1", "mixed", "ready"}, {"m2", "mixed", "ready"}, {"m3", "mixed", "ready"}}) ==
+        "Prefill and decode are in the same processes: m1, m2 and m3 do both.\n");
+  CHECK(sentence({{"m1", "mixed", "ready"}, {"d1", "decode", "ready"}, {"d2", "decode", "left"}}) ==
+        "Prefill and decode are in processes of their own: d1 decodes, m1 does both.\n");
+  CHECK(sentence({{"p1", "prefill", "ready"}, {"d1", "decode", "suspect"}}) ==
+        "Nothing is served, as no node that decodes is ready: p1 prefills. Not ready: d1 (suspect).\n");
+  CHECK(sentence({}) == "Nothing is served, as no node that prefills or decodes is ready.\n");
 }
 
 TEST_CASE("a text that is no status is refused") {
