@@ -325,6 +325,34 @@ TEST_CASE("API-22: requests that share a client's id stay apart") {
   CHECK(num_right == 20);
 }
 
+TEST_CASE("a request's trace is the client's, and a new one where the client has none or a bad one") {
+  ApiServer server("ok");
+  const std::string trace = "0af7651916cd43dd8448eb211c80319c", body = R"({"prompt":["x","y"],"max_tokens":1})";
+  const std::string good = "traceparent: 00-" + trace + "-b7ad6b7169203331-01\r\n";
+  const auto ask = [&](const std::string& headers) {
+    const size_t before = server.generator.seen().size();
+    const RawAnswer answer = server.post("/v1/completions", body, headers);
+    CHECK(answer.status == 200);
+    CHECK(answer.header("traceparent").empty());  // it belongs to requests
+    const auto seen = server.generator.seen();
+    REQUIRE(seen.size() == before + 2);
+    CHECK(trace_id_hex(seen[before].trace) == trace_id_hex(seen[before + 1].trace));
+    CHECK(seen[before].trace.span != seen[before + 1].trace.span);
+    return seen[before].trace;
+  };
+  const TraceContext taken = ask(good);
+  CHECK(trace_id_hex(taken) == trace);
+  CHECK(span_id_hex(taken.parent) == "b7ad6b7169203331");
+  CHECK(span_id_hex(taken.span) != "b7ad6b7169203331");
+  const std::string bad = "traceparent: 00-" + trace + "-0000000000000000-01\r\n";
+  for (const std::string& headers : {std::string(), good + good, bad}) {
+    const TraceContext made = ask(headers);
+    CHECK(made.is_set());
+    CHECK(made.parent == 0);
+    CHECK(trace_id_hex(made) != trace);
+  }
+}
+
 TEST_CASE("API-23: half a surrogate pair is refused, a whole one and a zero byte are text") {
   ApiServer server("ok");
   for (const char* text : {"emoji \\ud83d", "x \\ude00 y"}) {

@@ -1,6 +1,7 @@
 #include "api/openai/openai_api.h"
 
 #include <fmt/format.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <ctime>
@@ -35,6 +36,17 @@ std::string client_request_id(std::string_view given) {
     if (c < 0x21 || c > 0x7E) c = '_';
   }
   return id;
+}
+
+// The client's trace, or a new one. Headers that contradict each other count as none.
+TraceContext trace_of(const http::HttpRequest& request) {
+  const std::string_view header = request.header("traceparent");
+  const auto is_other = [&](const auto& other) {
+    return strcasecmp(other.first.c_str(), "traceparent") == 0 && other.second.data() != header.data();
+  };
+  const auto given = parse_traceparent(header);
+  if (given && std::ranges::none_of(request.headers, is_other)) return child_of(*given);
+  return new_trace();
 }
 
 RequestLimits request_limits(const engine::GeneratorLimits& generator, const ApiConfig& config) {
@@ -209,6 +221,7 @@ void OpenAiApi::prepare(const std::shared_ptr<Call>& call, bool is_chat) {
   setup.endpoint = call->endpoint;
   setup.request_id = call->request_id;
   setup.tenant = call->tenant;
+  setup.trace = trace_of(call->request);
   const std::string& model = setup.options.model;
   setup.head = {is_chat, (is_chat ? "chatcmpl-" : "cmpl-") + call->id, std::time(nullptr),
                 model.empty() ? config_.served_names[0] : model, config_.system_fingerprint};

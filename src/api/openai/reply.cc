@@ -51,6 +51,8 @@ sched::Request Reply::request_for(size_t prompt) const {
   sched::Request request;
   request.client_id = setup_.request_id;
   request.tenant = setup_.tenant;
+  request.trace = setup_.trace;
+  if (prompt > 0) request.trace.span = new_span_id();
   request.prompt = setup_.prompts[prompt].ids;
   request.sampling = options.sampling;
   // The same prompt twice in a list gets two answers, but for a seed that the client has chosen.
@@ -295,6 +297,7 @@ void Reply::finish(int status) {
   const double first_ms = static_cast<double>(times_.first_token_ns - times_.arrival_ns) * 1e-6;
   log_line(status < 500 ? LogLevel::kInfo : LogLevel::kWarning, "api/openai", "request",
            {{"id", setup_.request_id},
+            {"trace", trace_id_hex(setup_.trace)},
             {"endpoint", setup_.endpoint},
             {"status", std::to_string(status)},
             {"prompt_tokens", std::to_string(usage_.num_prompt_tokens)},

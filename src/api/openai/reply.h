@@ -37,6 +37,7 @@ struct ReplySetup {
   std::string endpoint;    // for metrics and log
   std::string request_id;  // the client's or ours; echoed and logged, never relied on
   std::string tenant;
+  TraceContext trace;      // of the first prompt; the others' spans are beside it
   ReplyHead head;
   GenerationOptions options;
   std::vector<ReplyPrompt> prompts;

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "base/sampling_params.h"
+#include "base/trace_context.h"
 #include "serve/sched/stop_rule.h"
 
 namespace tandem::sched {
@@ -18,6 +19,7 @@ enum class RequestId : uint64_t {};
 
 struct Request {
   std::string client_id;  // for logs; need not be unique
+  TraceContext trace;     // of the span that stands for it
   std::string tenant;     // the API key's name; empty: none. Fairness and per-key limits go by it
   std::vector<TokenId> prompt;   // >= 1 token
   SamplingParams sampling;       // `choice` is set per choice by the engine
