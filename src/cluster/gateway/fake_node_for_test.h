@@ -75,6 +75,9 @@ class FakeNode {
   // Beyond so many tokens of a request nothing is generated.
   void hold_at(uint32_t num_tokens) { limit_ = num_tokens; }
 
+  // It repeats the first tokens as others than the source's.
+  void lie() { is_liar_ = true; }
+
   uint32_t num_decoding() const {
     Lock lock(mutex_);
     return static_cast<uint32_t>(jobs_.size());
@@ -129,6 +132,9 @@ class FakeNode {
       }
       const Job job{prefill->request, prefill->attempt, prefill->state, ""};
       if (prefill->target.id != self_.id && limit_ > 0) send_first(job);
+      using handoff::Part;
+      send(handoff::Timings{job.request, job.attempt, {{Part::kPrefillQueue, 2'000'000, 4'000'000},
+                                                       {Part::kPrefill, 0, 2'000'000}, {Part::kUnknown, 0, 9}}});
       peers_.at(prefill->target.id).begin(job);
     } else if (const auto* mirror = std::get_if<handoff::SetMirror>(&message)) {
       Lock lock(mutex_);
@@ -186,6 +192,7 @@ class FakeNode {
           handoff::ChoiceState& choice = job.state.choices[c];
           if (choice.is_finished || choice.tokens.size() >= limit_) continue;
           batch.entries.push_back(next_of(job, c));
+          if (is_liar_ && choice.tokens.empty()) ++batch.entries.back().token;
           choice.tokens.push_back(batch.entries.back().token);
           choice.is_finished = batch.entries.back().finish != handoff::Finish::kNone;
         }
@@ -217,7 +224,7 @@ class FakeNode {
   rpc::RpcInbox inbox_;
   std::unique_ptr<rpc::RpcServer> server_;
   std::shared_ptr<rpc::RpcStream> stream_;  // the newest gateway's
-  std::atomic<bool> is_dead_{false};
+  std::atomic<bool> is_dead_{false}, is_liar_{false};
   std::atomic<uint32_t> limit_{UINT32_MAX};
   const uint32_t credits_;
   uint64_t num_steps_ = 0, num_beats_ = 0;

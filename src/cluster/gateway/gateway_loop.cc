@@ -14,8 +14,15 @@ using handoff::Nanos;
 using registry::NodeState;
 
 GatewayLoop::GatewayLoop(role::GatewayConfig config, NodeStreams streams, engine::AdmissionGate& gate,
-                         HandoffMetrics& metrics)
-    : config_(std::move(config)), streams_(std::move(streams)), gate_(gate), metrics_(metrics), policy_(config_) {}
+                         HandoffMetrics& metrics, trace::SpanSink* spans)
+    : config_(std::move(config)),
+      streams_(std::move(streams)),
+      gate_(gate),
+      metrics_(metrics),
+      timeline_(config_.self.id, spans),
+      policy_(config_) {
+  metrics_.set_part_sink([this](const MeasuredPart& part) { timeline_.add(part); });
+}
 
 handoff::RequestId GatewayLoop::id_of(sched::RequestId id) const {
   return {config_.self.incarnation, static_cast<uint64_t>(id)};
@@ -27,8 +34,12 @@ void GatewayLoop::take(Arrival arrival, Nanos now) {
   clients_.open(arrival.id, std::move(arrival.sink), static_cast<uint32_t>(state.choices.size()),
                 state.sampling.num_logprobs >= 0);
   metrics_.on_arrival(id, state.prompt.size(), now);
-  if (auto taken = policy_.submit(id, std::move(arrival.state), arrival.deadline, now, arrival.priority); !taken) {
+  timeline_.open(id, arrival.trace, now);
+  if (auto taken = policy_.submit(id, std::move(arrival.state), arrival.deadline, now, arrival.priority,
+                                   traceparent_of(arrival.trace));
+      !taken) {
     metrics_.on_end(id);
+    timeline_.end(id, "refused", now);
     clients_.end(arrival.id, std::move(taken).error());
   }
 }
@@ -121,11 +132,14 @@ void GatewayLoop::carry_out(role::GatewayOuts& outs, Nanos now) {
         clients_.add(id_of(token->entry.request), token->entry);
       } else if (auto* ended = std::get_if<role::RequestEnded>(&out)) {
         metrics_.on_end(ended->request);
+        timeline_.end(ended->request, ended->error ? ended->message : "complete", now);
         std::optional<Error> error;
         if (ended->error) error = Error{*ended->error, std::move(ended->message)};
         clients_.end(id_of(ended->request), std::move(error));
       } else if (const auto* moved = std::get_if<role::RequestMoved>(&out)) {
         on_moved(*moved, now);
+      } else if (const auto* timings = std::get_if<role::NodeTimings>(&out)) {
+        metrics_.on_timings(*timings, now);
       }
     }
     outs = std::move(next);
@@ -158,9 +172,10 @@ void GatewayLoop::publish() {
   for (const sched::RequestId id : clients_.publish()) gate_.end(id);
 }
 
-void GatewayLoop::end_all(const Error& error) {
+void GatewayLoop::end_all(const Error& error, Nanos now) {
   for (const sched::RequestId id : clients_.open_ids()) {
     metrics_.on_end(id_of(id));
+    timeline_.end(id_of(id), error.message, now);
     clients_.end(id, error);
   }
   publish();

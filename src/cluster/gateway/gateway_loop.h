@@ -9,6 +9,7 @@
 #include "cluster/gateway/cluster_status.h"
 #include "cluster/gateway/handoff_metrics.h"
 #include "cluster/gateway/node_streams.h"
+#include "cluster/gateway/request_timeline.h"
 #include "cluster/registry/view_keeper.h"
 #include "cluster/role/gateway.h"
 #include "serve/engine/admission_gate.h"
@@ -21,12 +22,14 @@ struct Arrival {
   std::shared_ptr<sched::TokenSink> sink;
   handoff::Nanos deadline = INT64_MAX;
   int32_t priority = 0;
+  TraceContext trace;
 };
 
 class GatewayLoop {
  public:
-  // References outlive it. The gate is told what starts and ends.
-  GatewayLoop(role::GatewayConfig config, NodeStreams streams, engine::AdmissionGate& gate, HandoffMetrics& metrics);
+  // References and `spans` outlive it; null: nobody wants them. The gate is told what starts and ends.
+  GatewayLoop(role::GatewayConfig config, NodeStreams streams, engine::AdmissionGate& gate, HandoffMetrics& metrics,
+              trace::SpanSink* spans);
 
   void take(Arrival arrival, handoff::Nanos now);
   void cancel(sched::RequestId id, handoff::Nanos now);
@@ -37,7 +40,7 @@ class GatewayLoop {
   // The news of this round to the clients.
   void publish();
   // Everything ends with `error`; the streams close.
-  void end_all(const Error& error);
+  void end_all(const Error& error, handoff::Nanos now);
 
   bool can_serve() const { return policy_.can_serve(); }
   double kv_usage() const;  // of the private parts, 0 to 1
@@ -58,6 +61,7 @@ class GatewayLoop {
   NodeStreams streams_;
   engine::AdmissionGate& gate_;
   HandoffMetrics& metrics_;
+  RequestTimeline timeline_;
   role::Gateway policy_;
   registry::ViewKeeper view_;
   ClientUpdates clients_;

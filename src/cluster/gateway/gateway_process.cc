@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/bounded_queue.h"
+#include "base/log.h"
 #include "cluster/gateway/gateway_loop.h"
 #include "cluster/gateway/registry_watch.h"
 #include "cluster/gateway/request_state.h"
@@ -40,7 +41,8 @@ class Process final : public GatewayProcess {
 
   Status start() {
     TRY_ASSIGN(NodeStreams streams, NodeStreams::open(config_.rpc, inbox_));
-    loop_ = std::make_unique<GatewayLoop>(config_.policy, std::move(streams), gate_, metrics_);
+    loop_ = std::make_unique<GatewayLoop>(config_.policy, std::move(streams), gate_, metrics_,
+                                          config_.spans);
     look_back();
     watch_ = std::make_unique<RegistryWatch>(registry_, config_.registry_poll_s, [this] { inbox_.wake(); });
     thread_ = std::thread([this] { run(); });
@@ -129,6 +131,11 @@ class Process final : public GatewayProcess {
     arrival.sink = std::move(sink);
     arrival.deadline = request.deadline_ns == 0 ? INT64_MAX : request.deadline_ns;
     arrival.priority = request.priority;
+    arrival.trace = request.trace.is_set() ? request.trace : new_trace();
+    log_info("cluster/gateway", "a request",
+             {{"request", std::to_string(static_cast<uint64_t>(id))},
+              {"id", request.client_id},
+              {"trace", trace_id_hex(arrival.trace)}});
     arrival.state = state_of(std::move(request), config_.model_name, config_.limits.max_model_len);
     if (!mailbox_.try_push(std::move(arrival))) {
       gate_.end(id);
@@ -172,7 +179,7 @@ class Process final : public GatewayProcess {
       loop_->publish();
     }
     take_clients(clock_.now_ns());
-    loop_->end_all({ErrorCode::kUnavailable, "the server is shutting down"});
+    loop_->end_all({ErrorCode::kUnavailable, "the server is shutting down"}, clock_.now_ns());
   }
 
   // The cancellations are taken before the mailbox is drained: a request is in the mailbox before anyone can cancel it.

@@ -14,6 +14,7 @@
 #include "cluster/role/gateway.h"
 #include "net/rpc/rpc_options.h"
 #include "serve/engine/generator.h"
+#include "trace/span.h"
 
 namespace tandem::gateway {
 
@@ -27,6 +28,8 @@ struct GatewayProcessConfig {
   uint32_t max_queue_length = 256;
   uint64_t max_queued_tokens = 0;    // of prompts
   uint32_t max_queued_per_tenant = 0;
+
+  trace::SpanSink* spans = nullptr;  // gets the requests' timelines; outlives the process. Null: nobody wants them
 
   double registry_poll_s = 0.2;
   double tick_s = 0.005;             // how often the policy looks; silence is judged as finely

@@ -29,6 +29,7 @@ class Rig {
     timing.reserve = timing.prefill_slack = timing.open_timeout = timing.recovery_deadline = 600'000 * handoff::kMs;
     timing.suspect_min = timing.suspect_max = timing.suspect_idle = timing.stuck_min = 600'000 * handoff::kMs;
     timing.lease = timing.reopen = 20 * handoff::kMs;
+    config.spans = &spans;
     change(config);
     auto started = GatewayProcess::start(config, registry, clock, metrics);
     REQUIRE(static_cast<bool>(started));
@@ -67,6 +68,7 @@ class Rig {
   registry::MemoryRegistry registry;
   SystemClock clock;
   MetricRegistry metrics;
+  trace::SpanRing spans{1000};
   FakePeers peers;
   std::vector<std::unique_ptr<FakeNode>> nodes;
   std::unique_ptr<GatewayProcess> gateway;
@@ -184,10 +186,57 @@ TEST_CASE("a request goes through a pair of nodes; its tokens come once, in orde
   CHECK(state.sampling.presence_penalty == 0.25f);
   CHECK(state.sampling.logit_bias == request.sampling.logit_bias);
   CHECK(rig.gateway->wait_idle(600));
-  for (const char* name : {"queue", "reserve", "prefill", "first_token"}) {
-    CHECK(has_metric(rig, "tandem_handoff_" + std::string(name) + "_seconds_count 1"));
+  for (const char* name : {"queue", "reserve", "prefill_queue", "prefill", "first_token"}) {
+    CHECK(comes_true([&] { return has_metric(rig, "tandem_handoff_" + std::string(name) + "_seconds_count 1"); }));
   }
+  CHECK(has_metric(rig, "tandem_handoff_prefill_queue_seconds_sum 0.004"));  // as the node said
+  CHECK(comes_true([&] { return has_metric(rig, "tandem_gateway_free_credits 8"); }));
+  CHECK(has_metric(rig, "tandem_gateway_bad_pairs 0"));
+  CHECK(has_metric(rig, "tandem_gateway_unprotected_requests 0"));
   CHECK(has_metric(rig, "tandem_token_mismatch_total 0"));
+}
+
+TEST_CASE("one timeline of a request, here and at its nodes, in the client's trace, which goes to the nodes too") {
+  Rig rig;
+  FakeNode& source = rig.add("p0", Role::kPrefill);
+  rig.add("d0", Role::kDecode);
+  rig.wait_ready({"p0", "d0"});
+  sched::Request request = request_of(5);
+  request.trace = child_of(*parse_traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"));
+  wait_done(*rig.ask(request));
+  CHECK(source.prefills()[0].traceparent == traceparent_of(request.trace));
+  const auto find = [&](const std::string& process, const std::string& name) {
+    for (const trace::Span& span : rig.spans.spans()) {
+      if (span.process == process && span.name == name) return std::optional(span);
+    }
+    return std::optional<trace::Span>();
+  };
+  REQUIRE(comes_true([&] { return find("p0", "prefill").has_value(); }));
+  const auto whole = find("gateway", "request"), prefill = find("p0", "prefill"), queue = find("p0", "prefill queue");
+  REQUIRE((whole && queue && find("gateway", "queue") && find("gateway", "reserve")));
+  CHECK(whole->context == request.trace);
+  CHECK(whole->attributes.back() == std::pair<std::string, std::string>("outcome", "complete"));
+  for (const trace::Span& span : rig.spans.spans()) {
+    CHECK(trace_id_hex(span.context) == trace_id_hex(request.trace));
+    CHECK(span.lane == whole->lane);
+    if (span.name != "request") CHECK(span.context.parent == request.trace.span);
+  }
+  CHECK(prefill->duration_ns == 2'000'000);
+  CHECK(queue->duration_ns == 4'000'000);
+  CHECK(queue->begin_unix_ns + queue->duration_ns == prefill->begin_unix_ns);
+}
+
+TEST_CASE("a token that comes again as another one is counted") {
+  Rig rig;
+  rig.add("p0", Role::kPrefill);
+  FakeNode& target = rig.add("d0", Role::kDecode);
+  rig.wait_ready({"p0", "d0"});
+  wait_done(*rig.ask(request_of(5)));
+  CHECK(has_metric(rig, "tandem_token_mismatch_total 0"));
+  target.lie();
+  // The source's first token may come after the target's: then it is the one that differs.
+  wait_done(*rig.ask(request_of(5, 8)));
+  CHECK(comes_true([&] { return has_metric(rig, "tandem_token_mismatch_total 1"); }));
 }
 
 TEST_CASE("a request longer than the model's length ends there") {
@@ -293,6 +342,11 @@ TEST_CASE("a node that is lost in the middle costs no token: another goes on") {
   CHECK(count_tokens(held.sink) == 50);
   CHECK(has_metric(rig, "tandem_token_mismatch_total 0"));
   CHECK(has_metric(rig, "tandem_handoff_failover_gap_seconds_count{cause=\"closed\"} 1"));
+  for (const char* part : {"detect", "control", "wait", "tail"}) {
+    const std::string labels = "{cause=\"closed\",part=\"" + std::string(part) + "\"} 1";
+    CHECK_MESSAGE(comes_true([&] { return has_metric(rig, "tandem_handoff_failover_part_seconds_count" + labels); }),
+                  labels);
+  }
   CHECK(has_metric(rig, "tandem_handoff_attempts_total{cause=\"closed\"} 1"));
   REQUIRE(comes_true([&] { return rig.state_of("d0") == "dead"; }));
 }

@@ -1,23 +1,37 @@
 #include "cluster/gateway/handoff_metrics.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace tandem::gateway {
 
 using handoff::Nanos;
+using handoff::Part;
 using role::Cause;
 using Phase = handoff::GatewayRequest::Phase;
 
 namespace {
 
-const std::vector<double> kSeconds = {.001, .0025, .005, .01, .025, .05, .1, .15, .25, .5, 1, 2.5, 5, 10, 30, 60};
+const std::vector<double> kSeconds = {.0001, .0005, .001, .0025, .005, .01, .025, .05, .1,
+                                      .15,   .25,   .5,   1,     2.5,  5,   10,   30,  60};
 
 double seconds_of(Nanos span) { return static_cast<double>(span) * 1e-9; }
 
 void add_since(Counter& counter, uint64_t now, uint64_t& seen) {
   counter.add(now - seen);
   seen = now;
+}
+
+// What a part is in a recovery; empty: it is none of it.
+const char* failover_name(Part part) {
+  switch (part) {
+    case Part::kPrefillQueue: return "wait";
+    case Part::kPrefill: return "tail";
+    case Part::kTransfer: return "transfer";
+    case Part::kFirstEmit: return "first_step";
+    default: return "";
+  }
 }
 
 }  // namespace
@@ -55,13 +69,13 @@ HandoffMetrics::HandoffMetrics(MetricRegistry& registry, const std::string& mode
       queue_(registry.histogram("tandem_handoff_queue_seconds", "From arrival to the first attempt.", kSeconds)),
       reserve_(registry.histogram("tandem_handoff_reserve_seconds", "From an attempt's start to its reservation.",
                                   kSeconds)),
-      prefill_(registry.histogram("tandem_handoff_prefill_seconds",
-                                  "From the reservation to the first token, early from the source.", kSeconds)),
       transfer_(registry.histogram("tandem_handoff_transfer_seconds",
                                    "From the source's first token to the target's.", kSeconds)),
       first_token_(registry.histogram("tandem_handoff_first_token_seconds", "From arrival to the first token.",
                                       kSeconds)),
       suspicions_(registry.counter("tandem_handoff_suspicions_total", "Nodes given up because they were silent.")),
+      false_suspicions_(registry.counter("tandem_handoff_false_suspicions_total",
+                                         "Nodes given up for their silence that spoke again as the same process.")),
       stale_(registry.counter("tandem_handoff_stale_total", "Messages and tokens of older sessions and attempts.")),
       mismatches_(registry.counter("tandem_token_mismatch_total", "Tokens that came again and were others.")),
       mass_losses_(registry.counter("tandem_registry_mass_losses_total",
@@ -78,7 +92,24 @@ HandoffMetrics::HandoffMetrics(MetricRegistry& registry, const std::string& mode
                               {{"model_name", model_name}, {"engine", "0"}})),
       queued_(registry.gauge("tandem_queued_requests", "Requests submitted that no pair of nodes has taken yet.")),
       open_nodes_(registry.gauge("tandem_gateway_open_nodes", "Nodes with a session.")),
-      pace_(prefill_tokens_per_s) {}
+      mirror_lag_(registry.gauge("tandem_gateway_mirror_lag_tokens",
+                                 "Tokens decoded that the request's mirror lacks, the largest of all requests.")),
+      unprotected_(registry.gauge("tandem_gateway_unprotected_requests", "Requests that decode without a mirror.")),
+      bad_pairs_(registry.gauge("tandem_gateway_bad_pairs", "Pairs of nodes not chosen, since a transfer failed.")),
+      credits_(registry.gauge("tandem_gateway_free_credits",
+                              "Prefills that this gateway may still begin at the nodes it speaks to.")),
+      pace_(prefill_tokens_per_s) {
+  const auto add = [&](Part part, const char* name, const char* help) {
+    of_nodes_[part] = &registry.histogram("tandem_handoff_" + std::string(name) + "_seconds", help, kSeconds);
+  };
+  add(Part::kPrefillQueue, "prefill_queue", "At the source, from its order to its first step with the prompt.");
+  add(Part::kPrefill, "prefill", "At the source, from that step to the first token.");
+  add(Part::kPush, "push", "At the source, from the first token to the target's word that it has all KV.");
+  add(Part::kTransfer, "exposed_transfer", "At the target, from the prefill's end to the gate's opening.");
+  add(Part::kDecodeQueue, "decode_queue", "At the target, from the gate's opening to its first step.");
+  add(Part::kFirstEmit, "first_emit", "At the target, from its first step's begin to that step's tokens.");
+  add(Part::kDecode, "decode", "At the target, from the gate's opening to the last token.");
+}
 
 void HandoffMetrics::on_arrival(const handoff::RequestId& id, uint64_t num_prompt, Nanos now) {
   Times times;
@@ -96,24 +127,73 @@ void HandoffMetrics::on_moved(const role::RequestMoved& moved, Nanos now) {
     const bool is_complete = moved.cause == Cause::kProgress;  // perhaps to its only token
     pace_.end(is_complete ? times.num_prompt : 0, now);
   }
-  if (moved.from == Phase::kQueued) queue_.observe(seconds_of(now - times.arrived));
+  times.attempt = moved.attempt;
+  if (moved.from == Phase::kQueued) {
+    queue_.observe(seconds_of(now - times.arrived));
+    tell({moved.request, "queue", "", moved.attempt, times.arrived, now - times.arrived});
+  }
   const bool is_lost = moved.is_new_attempt && moved.attempt > 1;
   if (is_lost || moved.to == Phase::kWaiting) {
     registry_.counter("tandem_handoff_attempts_total", "Attempts given up, by why.",
                       {{"cause", cause_name(moved.cause)}}).add();
-    if (times.last_token > 0 && times.lost_by == Cause::kProgress) times.lost_by = moved.cause;
+    if (times.last_token > 0 && times.lost_by == Cause::kProgress) {
+      times.lost_by = times.recovering_by = moved.cause;
+      times.lost_at = now;
+    }
+    if (times.lost_by != Cause::kProgress) times.recovering = moved.attempt;
   }
   if (moved.to == Phase::kReserving) {
     times.reserving = now;
     times.prefilling = times.sampled = 0;
   } else if (moved.to == Phase::kPrefilling) {
     reserve_.observe(seconds_of(now - times.reserving));
+    tell({moved.request, "reserve", "", moved.attempt, times.reserving, now - times.reserving});
     times.prefilling = now;
     times.is_prefilling = true;
     pace_.begin(now);
   } else if (moved.to == Phase::kDecoding && moved.from == Phase::kPrefilling) {
     if (times.sampled > 0) transfer_.observe(seconds_of(now - times.sampled));
-    else prefill_.observe(seconds_of(now - times.prefilling));
+  }
+}
+
+void HandoffMetrics::observe_failover(const char* part, Cause cause, double seconds) {
+  registry_.histogram("tandem_handoff_failover_part_seconds",
+                      "Of a recovery: detect, control, wait and tail make the gap up to its token; transfer and"
+                      " first_step come behind it.", kSeconds,
+                      {{"cause", cause_name(cause)}, {"part", part}}).observe(seconds);
+}
+
+// `entry` ends the pause that a loss made.
+void HandoffMetrics::end_gap(Times& times, const handoff::TokenEntry& entry, Nanos now) {
+  const Cause cause = std::exchange(times.lost_by, Cause::kProgress);
+  registry_.histogram("tandem_handoff_failover_gap_seconds",
+                      "Between the last token of an attempt that was given up and the next one, by why.", kSeconds,
+                      {{"cause", cause_name(cause)}}).observe(seconds_of(now - times.last_token));
+  // Where the target had the KV already (Running) nobody prefills.
+  const Nanos told = times.prefilling > times.lost_at ? times.prefilling : now;
+  observe_failover("detect", cause, seconds_of(times.lost_at - times.last_token));
+  observe_failover("control", cause, seconds_of(told - times.lost_at));
+  const auto add = [&](const char* name, Nanos begin, Nanos end) {
+    tell({entry.request, name, "", entry.attempt, begin, end - begin, cause_name(cause)});
+  };
+  add("recovery", times.last_token, now);
+  add("recovery: detect", times.last_token, times.lost_at);
+  add("recovery: control", times.lost_at, told);
+}
+
+void HandoffMetrics::on_timings(const role::NodeTimings& told, Nanos now) {
+  const handoff::Timings& timings = told.timings;
+  const auto it = requests_.find(timings.request);
+  const bool is_recovery = it != requests_.end() && it->second.recovering == timings.attempt;
+  for (const handoff::PartTime& part : timings.parts) {
+    const auto histogram = of_nodes_.find(part.part);
+    if (histogram == of_nodes_.end()) continue;
+    const auto duration = static_cast<Nanos>(std::min<uint64_t>(part.duration_ns, INT64_MAX / 2));
+    const auto ago = static_cast<Nanos>(std::min<uint64_t>(part.ended_ago_ns, INT64_MAX / 2));
+    histogram->second->observe(seconds_of(duration));
+    const std::string name = is_recovery ? failover_name(part.part) : "";
+    if (!name.empty()) observe_failover(name.c_str(), it->second.recovering_by, seconds_of(duration));
+    tell({timings.request, handoff::name_of(part.part), told.node, timings.attempt, now - ago - duration, duration});
   }
 }
 
@@ -124,34 +204,42 @@ void HandoffMetrics::on_token(const handoff::TokenEntry& entry, Nanos now) {
   Times& times = it->second;
   if (times.is_prefilling && times.sampled == 0) {
     times.sampled = now;
-    prefill_.observe(seconds_of(now - times.prefilling));
   }
   if (times.last_token == 0) {
     first_token_.observe(seconds_of(now - times.arrived));
     prompt_tokens_.add(times.num_prompt);
   } else if (times.lost_by != Cause::kProgress) {
-    registry_.histogram("tandem_handoff_failover_gap_seconds",
-                        "Between the last token of an attempt that was given up and the next one, by why.", kSeconds,
-                        {{"cause", cause_name(times.lost_by)}}).observe(seconds_of(now - times.last_token));
-    times.lost_by = Cause::kProgress;
+    end_gap(times, entry, now);
   }
   times.last_token = now;
 }
 
 void HandoffMetrics::on_levels(const role::Gateway& policy, uint32_t num_queued, uint64_t num_mass_losses) {
   add_since(suspicions_, policy.num_suspicions(), seen_.suspicions);
+  add_since(false_suspicions_, policy.num_false_suspicions(), seen_.false_suspicions);
   add_since(stale_, policy.num_stale(), seen_.stale);
   add_since(mismatches_, policy.num_mismatches(), seen_.mismatches);
   add_since(mass_losses_, num_mass_losses, seen_.mass_losses);
-  uint32_t num_waiting = 0;
+  uint32_t num_waiting = 0, num_unprotected = 0, lag = 0;
   for (const auto& [id, request] : policy.requests()) {
+    lag = std::max(lag, request->mirror_lag());
+    num_unprotected += request->phase() == Phase::kDecoding && !request->is_protected();
     num_waiting += request->phase() == Phase::kQueued || request->phase() == Phase::kWaiting;
   }
   running_.set(static_cast<double>(policy.requests().size() - num_waiting));
   waiting_.set(num_waiting);
   queued_.set(num_queued);
-  open_nodes_.set(static_cast<double>(std::ranges::count_if(
-      policy.links(), [](const auto& link) { return link.second.state == role::LinkState::kOpen; })));
+  mirror_lag_.set(lag);
+  unprotected_.set(num_unprotected);
+  bad_pairs_.set(static_cast<double>(policy.num_bad_pairs()));
+  uint32_t num_open = 0, num_credits = 0;
+  for (const auto& [node, link] : policy.links()) {
+    if (link.state != role::LinkState::kOpen) continue;
+    ++num_open;
+    num_credits += link.beat.credits - std::min(link.beat.credits, link.num_prefills);
+  }
+  open_nodes_.set(num_open);
+  credits_.set(num_credits);
 }
 
 }  // namespace tandem::gateway

@@ -3,8 +3,10 @@
 // reject(). Also measures how fast the cluster prefills, for admission.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "base/metrics.h"
 #include "cluster/role/gateway.h"
@@ -28,6 +30,16 @@ class PrefillPace {
   handoff::Nanos busy_since_ = 0;
 };
 
+// A part of a request's way that was measured, for its timeline.
+struct MeasuredPart {
+  handoff::RequestId request;
+  std::string name, node;  // node: whose clock it was; empty: the gateway's
+  handoff::Attempt attempt = 0;
+  handoff::Nanos began_at = 0, duration = 0;  // began_at: of the gateway's clock
+  const char* cause = "";                     // of a recovery
+};
+using PartSink = std::function<void(const MeasuredPart&)>;
+
 class HandoffMetrics {
  public:
   HandoffMetrics(MetricRegistry& registry, const std::string& model_name, double prefill_tokens_per_s);
@@ -35,9 +47,11 @@ class HandoffMetrics {
   void on_arrival(const handoff::RequestId& id, uint64_t num_prompt, handoff::Nanos now);
   void on_moved(const role::RequestMoved& moved, handoff::Nanos now);
   void on_token(const handoff::TokenEntry& entry, handoff::Nanos now);
+  void on_timings(const role::NodeTimings& told, handoff::Nanos now);
   void on_end(const handoff::RequestId& id) { requests_.erase(id); }
   void on_levels(const role::Gateway& policy, uint32_t num_queued, uint64_t num_mass_losses);
   void reject() { rejections_.add(); }  // any thread
+  void set_part_sink(PartSink sink) { part_sink_ = std::move(sink); }
 
   double seconds_per_prefill_token() const { return pace_.seconds_per_token(); }
 
@@ -47,16 +61,28 @@ class HandoffMetrics {
     handoff::Nanos arrived = 0, reserving = 0, prefilling = 0, sampled = 0;
     handoff::Nanos last_token = 0;
     role::Cause lost_by = role::Cause::kProgress;  // the next token ends the gap
+    handoff::Nanos lost_at = 0;                    // the first loss in the gap
+    handoff::Attempt attempt = 0, recovering = 0;  // recovering: the newest attempt that goes on after a loss
+    role::Cause recovering_by = role::Cause::kProgress;
     bool is_prefilling = false;
   };
   struct Levels {
-    uint64_t suspicions = 0, stale = 0, mismatches = 0, mass_losses = 0;
+    uint64_t suspicions = 0, false_suspicions = 0, stale = 0, mismatches = 0, mass_losses = 0;
   };
 
+  void observe_failover(const char* part, role::Cause cause, double seconds);
+  void end_gap(Times& times, const handoff::TokenEntry& entry, handoff::Nanos now);
+  void tell(MeasuredPart part) const {
+    if (part_sink_) part_sink_(part);
+  }
+
   MetricRegistry& registry_;
-  HistogramMetric &queue_, &reserve_, &prefill_, &transfer_, &first_token_;
-  Counter &suspicions_, &stale_, &mismatches_, &mass_losses_, &rejections_, &generated_, &prompt_tokens_;
-  Gauge &running_, &waiting_, &queued_, &open_nodes_;
+  PartSink part_sink_;
+  HistogramMetric &queue_, &reserve_, &transfer_, &first_token_;
+  std::map<handoff::Part, HistogramMetric*> of_nodes_;
+  Counter &suspicions_, &false_suspicions_, &stale_, &mismatches_, &mass_losses_, &rejections_, &generated_,
+      &prompt_tokens_;
+  Gauge &running_, &waiting_, &queued_, &open_nodes_, &mirror_lag_, &unprotected_, &bad_pairs_, &credits_;
   PrefillPace pace_;
   Levels seen_;
   std::map<handoff::RequestId, Times> requests_;

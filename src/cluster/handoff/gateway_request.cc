@@ -98,12 +98,14 @@ void GatewayRequest::begin_attempt(const Placed& placed, const Context& context,
   move_to_.reset();
   release_unused(context, attempt_ - 1);
   holder_ = {};
+  mirror_lag_ = 0;
   phase_ = Phase::kReserving;
   entered_at_ = context.now;
   touched_.insert(source_.id);
   touched_.insert(target_.id);
   Reserve reserve{id_, attempt_, source_, shape_of(current_state(), 0, 0), options_.final_tokens,
                   left_ms(options_.deadline, context.now)};
+  reserve.traceparent = options_.traceparent;
   if (source_ != target_) {
     reserve.prompt = state_.prompt;
     reserve.cache_salt = state_.cache_salt;
@@ -213,6 +215,7 @@ void GatewayRequest::on_mirror_progress(const std::string& node, const MirrorPro
     holder_ = {};
     return;
   }
+  mirror_lag_ = progress.lag_tokens;
   // A new holder counts once it is nearly there; until then the old one is the better place to go on.
   if (progress.lag_tokens <= kMoveLag || holder_.id.empty()) holder_ = progress.holder;
   if (!move_to_ || progress.holder != *move_to_ || progress.lag_tokens > kMoveLag) return;
@@ -302,7 +305,8 @@ void GatewayRequest::send_prefill(const ReserveOk& ok, const Context& context) {
   entered_at_ = context.now;
   send(context, source_.id,
        Prefill{id_, attempt_, target_, ok.landing, ok.kv_token, ok.have, current_state(),
-               left_ms(options_.deadline, context.now), static_cast<uint32_t>(options_.priority), ""});
+               left_ms(options_.deadline, context.now), static_cast<uint32_t>(options_.priority),
+               options_.traceparent});
 }
 
 // The refusing node made no state, so the same attempt may go to another target.

@@ -82,6 +82,7 @@ class GatewayRequest {
     uint32_t final_tokens = 0;    // predicted length of the longest choice
     Nanos deadline = INT64_MAX;   // the client's
     int32_t priority = 0;         // lower goes first
+    std::string traceparent = {};  // goes to the nodes
   };
 
   // `state.choices` has an empty entry for each choice; the seed is set.
@@ -111,6 +112,7 @@ class GatewayRequest {
   const NodeRef& source() const { return source_; }
   const NodeRef& target() const { return target_; }
   const NodeRef& holder() const { return holder_; }
+  uint32_t mirror_lag() const { return mirror_lag_; }  // tokens that the holder lacks, as the target said last
   bool is_moving() const { return move_to_.has_value(); }
   bool is_protected() const { return !holder_.id.empty(); }
   bool involves(const std::string& node) const;
@@ -170,6 +172,7 @@ class GatewayRequest {
   Nanos held_until_ = 0;                // Waiting: not given to another node before it is known which of them died
   std::optional<NodeRef> move_to_;
   uint64_t num_mismatches_ = 0, num_stale_ = 0;
+  uint32_t mirror_lag_ = 0;
 };
 
 }  // namespace tandem::handoff

@@ -13,6 +13,20 @@ std::string differing_field(const Fingerprint& a, const Fingerprint& b) {
   return "";
 }
 
+const char* name_of(Part part) {
+  switch (part) {
+    case Part::kUnknown: return "unknown";
+    case Part::kPrefillQueue: return "prefill queue";
+    case Part::kPrefill: return "prefill";
+    case Part::kPush: return "push";
+    case Part::kTransfer: return "exposed transfer";
+    case Part::kDecodeQueue: return "decode queue";
+    case Part::kFirstEmit: return "first emit";
+    case Part::kDecode: return "decode";
+  }
+  return "unknown";
+}
+
 HandoffShape shape_of(const RequestState& state, uint32_t block_size, uint32_t num_layer_groups) {
   HandoffShape shape{block_size, num_layer_groups, static_cast<uint32_t>(state.prompt.size()), {}, {}};
   for (const ChoiceState& choice : state.choices) {

@@ -19,6 +19,17 @@ namespace tandem::handoff {
 enum class Role : uint8_t { kPrefill, kDecode, kMixed };
 // kStop: by the token itself, an end token or a stop id; kStopRule: by a stop string that it completes.
 enum class Finish : uint8_t { kNone, kStop, kLength, kStopRule };
+// Parts of a request's way that a node measures, on its own clock. kUnknown: of a newer peer.
+enum class Part : uint8_t {
+  kUnknown,
+  kPrefillQueue,  // source: told to prefill -> its first step with the prompt begins
+  kPrefill,       // source: that step's begin -> the first token is sampled
+  kPush,          // source: sampled -> the target acknowledges all KV
+  kTransfer,      // target: the prefill is over -> the gate opens, what the source waited to say so included
+  kDecodeQueue,   // target: gate open -> its first step with the request begins
+  kFirstEmit,     // target: that step's begin -> its tokens go to the gateway
+  kDecode,        // target: gate open -> the last token
+};
 enum class ReserveRefusal : uint8_t { kNoRoom, kDraining, kNeverFits, kUnknownFormat };
 
 // Bytes that a transport holds: where a received frame lies, or which block a frame is made of. Valid until the
@@ -109,6 +120,7 @@ struct Reserve {
   // For the target's prefix cache. Left out where source = target: its prefill looks for itself.
   std::vector<TokenId> prompt = {};
   std::string cache_salt = {};
+  std::string traceparent = {};  // as Prefill's
 };
 struct ReserveOk {
   RequestId request;
@@ -134,7 +146,7 @@ struct Prefill {
   PartSet have;
   RequestState state;
   uint32_t deadline_left_ms = 0, priority = 0;  // priority: an int32_t's bits, lower goes first
-  std::string traceparent;
+  std::string traceparent;  // W3C; of the gateway's span
 };
 struct First {
   TokenEntry entry;
@@ -169,8 +181,19 @@ struct Release {
   RequestId request;
   Attempt upto_attempt = 0;
 };
+const char* name_of(Part part);  // for people, as "prefill queue"
+// One clock each: no time of day and no difference between machines.
+struct PartTime {
+  Part part = Part::kUnknown;
+  uint64_t ended_ago_ns = 0, duration_ns = 0;  // ago: before the message was sent
+};
+struct Timings {  // of what has just ended; a gateway that does not know it goes on without
+  RequestId request;
+  Attempt attempt = 0;
+  std::vector<PartTime> parts;
+};
 using SessionMessage = std::variant<Hello, Reserve, ReserveOk, ReserveNo, Running, Prefill, First, XferFailed, Failed,
-                                    TokenBatch, Beat, SetMirror, Hold, Release>;
+                                    TokenBatch, Beat, SetMirror, Hold, Release, Timings>;
 // Whether a node that gets it has something of the request from then on, if it takes it.
 bool makes_work(const SessionMessage& message);
 
@@ -188,6 +211,7 @@ struct Commit {
   uint32_t num_parts = 0;            // the manifest: both sides must mean the same shape
   std::vector<TokenEntry> first;     // of each unfinished choice
   RequestState state;                // the chain that `first` was sampled from
+  uint64_t sampled_ago_ns = 0;       // how long the source had its first tokens when this frame's turn came
 };
 struct CommitAck {
   RequestId request;

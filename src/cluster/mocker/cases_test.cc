@@ -251,6 +251,57 @@ TEST_CASE("a request whose sessions end while the processes live is never given 
   t.run.finish(2);
 }
 
+TEST_CASE("each part of a request's way is told once, and by none that has no part in it") {
+  SUBCASE("over two nodes") {
+    Run run(small_cluster({kP1, kD1}));
+    run.ask(90, 20);
+    run.finish(1);
+    for (const Part part : {Part::kPrefillQueue, Part::kPrefill, Part::kPush, Part::kTransfer, Part::kDecodeQueue,
+                            Part::kFirstEmit, Part::kDecode}) {
+      const auto it = run.cluster.part_times().find(part);
+      REQUIRE_MESSAGE(it != run.cluster.part_times().end(), name_of(part));
+      CHECK_MESSAGE(it->second.size() == 1, name_of(part));
+    }
+    const auto time = [&](Part part) { return run.cluster.part_times().at(part)[0]; };
+    CHECK(time(Part::kPrefill) > 0);
+    // What the target counts from the prefill's end is part of what the source sees pass until the acknowledgement.
+    CHECK(time(Part::kTransfer) <= time(Part::kPush));
+    CHECK(time(Part::kDecodeQueue) + time(Part::kFirstEmit) <= time(Part::kDecode));
+  }
+  SUBCASE("where the source is the target nothing is moved") {
+    Run run(small_cluster({{"m1", Role::kMixed}}));
+    run.ask(90, 20);
+    run.finish(1);
+    CHECK(run.cluster.part_times().at(Part::kPrefill).size() == 1);
+    CHECK(run.cluster.part_times().at(Part::kDecode).size() == 1);
+    CHECK(!run.cluster.part_times().contains(Part::kTransfer));
+    CHECK(!run.cluster.part_times().contains(Part::kPush));
+  }
+}
+
+TEST_CASE("a suspicion is false when the same process greets again, and only then") {
+  Run run(small_cluster({kP1, kD1, kD2}));
+  run.ask(60, 400);
+  run.cluster.run_for(100 * kMs);
+  SUBCASE("it was stopped") {
+    run.cluster.stop_node(1);
+    run.cluster.stop_node(2);
+    run.cluster.run_for(2 * kSecond);
+    CHECK(run.cluster.num_suspicions() > 0);
+    CHECK(run.cluster.gateway(0).num_false_suspicions() == 0);
+    run.cluster.heal_all();
+    run.cluster.run_for(2 * kSecond);
+    CHECK(run.cluster.gateway(0).num_false_suspicions() == run.cluster.num_suspicions());
+  }
+  SUBCASE("it died") {
+    run.cluster.kill_node(1);
+    run.cluster.kill_node(2);
+    run.cluster.heal_all();
+    run.cluster.run_for(2 * kSecond);
+    CHECK(run.cluster.gateway(0).num_false_suspicions() == 0);
+  }
+}
+
 TEST_CASE("a second gateway is not touched by the death of the first, whose requests are freed") {
   SimConfig config = small_cluster({kP1, kD1});
   config.num_gateways = 2;

@@ -168,6 +168,7 @@ Nanos MockEngine::begin_step(Nanos now) {
   for (PrefillJob& job : prefills_) {
     if (step_prefill_ >= config_.chunk_tokens) break;
     step_prefill_ += compute(job, config_.chunk_tokens - step_prefill_, shape, true);
+    if (job.began_at == 0) job.began_at = now;
   }
   is_stepping_ = true;
   step_began_ = now;
@@ -194,7 +195,7 @@ std::vector<role::EngineNews> MockEngine::end_step() {
 }
 
 void MockEngine::run_decode(const RequestId& id, Decode& decode, std::vector<role::EngineNews>& news) {
-  role::StepTokens step{id, {}};
+  role::StepTokens step{id, {}, step_began_};
   const auto num_prompt = static_cast<uint32_t>(decode.state.prompt.size());
   for (uint32_t c = 0; c < decode.state.choices.size(); ++c) {
     ChoiceState& choice = decode.state.choices[c];
@@ -260,7 +261,7 @@ void MockEngine::report_blocks(PrefillJob& job, std::vector<role::EngineNews>& n
 
 void MockEngine::sample_prefill(PrefillJob& job, std::vector<role::EngineNews>& news) {
   const RequestState& state = job.start.state;
-  role::Sampled sampled{job.start.request, job.start.attempt, {}};
+  role::Sampled sampled{job.start.request, job.start.attempt, {}, job.began_at, step_began_ + step_predicted_};
   for (uint32_t c = 0; c < job.cursor.size(); ++c) {
     const ChoiceState& choice = state.choices[c];
     if (choice.is_finished) continue;

@@ -88,6 +88,7 @@ class MockEngine {
     handoff::HandoffShape shape;
     std::vector<uint32_t> cursor;   // next position to compute, by choice
     std::vector<uint8_t> reported;  // by block number
+    Nanos began_at = 0;             // of its first step
   };
   struct Decode {
     handoff::RequestState state;

@@ -106,7 +106,7 @@ void SimCluster::tick_node(size_t n, uint64_t incarnation) {
   if (!node.policy || node.incarnation != incarnation) return;
   if (!node.is_stopped) {
     role::NodeActions actions;
-    node.policy->on_tick(node.engine->progress(events_.now()), node_time(n), actions);
+    node.policy->on_tick(node.engine->progress(node_time(n)), node_time(n), actions);
     after_node_event(n, actions, {});
   }
   events_.after(config_.tick, [this, n, incarnation] { tick_node(n, incarnation); });
@@ -203,7 +203,11 @@ void SimCluster::after_gateway_event(size_t g, role::GatewayOuts& outs) {
     else if (const auto* send = std::get_if<role::SendNode>(&out)) send_to_node(g, *send);
     else if (const auto* token = std::get_if<role::DeliverToken>(&out)) deliver_token(token->entry);
     else if (const auto* ended = std::get_if<role::RequestEnded>(&out)) end_request(*ended);
-    else if (const auto* close = std::get_if<role::CloseStream>(&out)) {
+    else if (const auto* told = std::get_if<role::NodeTimings>(&out)) {
+      for (const PartTime& part : told->timings.parts) {
+        part_times_[part.part].push_back(static_cast<Nanos>(part.duration_ns));
+      }
+    } else if (const auto* close = std::get_if<role::CloseStream>(&out)) {
       // What is under way to the node still comes; what comes back finds the session gone.
       note(gateways_[g].id + " closes its session to " + close->node);
       streams_.erase({ChannelKey::kToNode, g, index_of(close->node), close->stream});
@@ -251,8 +255,9 @@ void SimCluster::act(size_t n, role::NodeAction& action, const std::vector<uint6
 }
 
 void SimCluster::schedule_step(size_t n) {
-  const Nanos end = nodes_[n].engine->begin_step(events_.now());
+  Nanos end = nodes_[n].engine->begin_step(node_time(n));
   if (end == INT64_MAX) return;
+  end -= nodes_[n].clock_offset;
   const uint64_t incarnation = nodes_[n].incarnation;
   events_.at(end, [this, n, incarnation] { end_step(n, incarnation); });
 }

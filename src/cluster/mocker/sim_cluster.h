@@ -106,6 +106,8 @@ class SimCluster {
   uint64_t num_suspicions() const;
   uint64_t num_pushed_parts() const { return num_pushed_parts_; }
   uint64_t num_cached_blocks() const;  // that living nodes' reservations found
+  // What nodes said they measured, over all requests.
+  const std::map<handoff::Part, std::vector<Nanos>>& part_times() const { return part_times_; }
   uint64_t num_recoveries() const { return num_recoveries_; }  // attempts beyond each request's first
   const std::deque<std::string>& trace() const { return trace_; }
 
@@ -193,6 +195,7 @@ class SimCluster {
   uint64_t num_recoveries_ = 0, mismatches_of_dead_ = 0, num_pushed_parts_ = 0;
   std::vector<double> gaps_ms_;
   std::vector<Served> served_;
+  std::map<handoff::Part, std::vector<Nanos>> part_times_;
   std::string violation_;
   std::deque<std::string> trace_;
 };

@@ -38,6 +38,7 @@ struct PrefillJob {
   handoff::Attempt attempt = 0;
   PrefillRank rank;
   uint32_t num_cached = 0;  // tokens of the prompt whose KV was there before
+  int64_t began_at = 0;     // of its first step, the engine's clock; 0: it waits
   handoff::HandoffShape shape;
   sched::EndRule end;
   std::vector<EngineChoice> choices;

@@ -176,12 +176,14 @@ void ModelEngine::apply(const Planned& planned, const sched::BatchItem& item, sc
     entry.finish = accept_token(choice, job.end, outcome.token);
     role::StepTokens& step = tokens_[planned.request];
     step.request = planned.request;
+    step.began_at = step_at_ns_;
     step.tokens.push_back(std::move(entry));
     return;
   }
   PrefillJob& job = prefills_.at(planned.request);
   EngineChoice& choice = job.choices[planned.choice];
   choice.num_computed += item.count;
+  if (job.began_at == 0) job.began_at = step_at_ns_;
   if (!item.samples) return;
   handoff::TokenEntry entry = entry_of(planned.request, planned.choice, choice, outcome);
   entry.finish = accept_token(choice, job.end, outcome.token);
@@ -233,7 +235,7 @@ void ModelEngine::report_prefills(std::vector<role::EngineNews>& news) {
   }
   std::vector<Id> done;
   for (auto& [id, job] : prefills_) {
-    role::Sampled sampled{id, job.attempt, {}};
+    role::Sampled sampled{id, job.attempt, {}, job.began_at, clock_.now_ns()};
     bool is_done = true;
     for (uint32_t c = 0; c < job.choices.size(); ++c) {
       if (job.choices[c].is_finished) continue;
@@ -262,7 +264,7 @@ std::vector<role::EngineNews> ModelEngine::run_step(const NewsSink& tell) {
   num_groups_told_ = 0;
   tell_ = tell && config_.layers_per_group > 0 && !coming_.empty() ? &tell : nullptr;
 
-  const int64_t began_ns = clock_.now_ns();
+  const int64_t began_ns = step_at_ns_ = clock_.now_ns();
   // Too little is known at first: nobody shall take a slow step for a stuck engine.
   const double predicted_s = cost_.is_ready() ? cost_.predict(shape_) : std::max(cost_.predict(shape_), kUnknownStep_s);
   step_predicted_ms_.store(static_cast<uint32_t>(predicted_s * 1e3), std::memory_order_relaxed);

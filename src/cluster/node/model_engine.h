@@ -103,6 +103,7 @@ class ModelEngine final : private sched::StepObserver {
   sched::Batch batch_;
   std::vector<Planned> planned_;
   cost::StepShape shape_;
+  int64_t step_at_ns_ = 0;  // when it began
   std::map<Id, role::StepTokens> tokens_;
   std::vector<role::JobFailed> failures_;
   std::vector<role::PartsComputed> coming_;  // by prefill, as of its end; of the group to be told of next

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "cluster/node/engine_thread.h"
+#include "cluster/node/part_recorder.h"
 #include "cluster/node/peer_links.h"
 #include "cluster/node/session_server.h"
 #include "cluster/wire/peer_codec.h"
@@ -42,6 +43,7 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
   Process(NodeProcessConfig config, KvMemory& memory, registry::Registry& registry, const Clock& clock,
           MetricRegistry& metrics)
       : config_(std::move(config)), memory_(memory), registry_(registry), clock_(clock), metrics_(metrics),
+        recorder_(config_.policy.self.id, config_.spans),
         stale_(metrics.gauge("tandem_handoff_stale_frames", "KV frames of attempts that are over, since the start.")),
         requests_(metrics.gauge("tandem_node_requests", "Requests that this node holds anything of.")),
         mirror_lag_(metrics.gauge("tandem_handoff_mirror_lag_tokens",
@@ -87,6 +89,7 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
   void poll_registry();
   void on_session_message(const std::string& gateway, uint64_t stream,
                           const handoff::SessionMessage& message) override {
+    recorder_.on_message(message);
     with_node([&](role::NodeActions& out) { node_->on_session_message(gateway, stream, message, now(), out); });
   }
   void on_session_closed(const std::string& gateway, uint64_t stream) override {
@@ -112,6 +115,7 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
   registry::Registry& registry_;
   const Clock& clock_;
   MetricRegistry& metrics_;
+  PartRecorder recorder_;
   Gauge &stale_, &requests_, &mirror_lag_, &cached_blocks_;
 
   std::unique_ptr<transport::EventLoop> loop_;
@@ -177,12 +181,17 @@ void Process::with_node(const Event& event, const std::byte* payload) {
 
 void Process::act(role::NodeAction& action, const std::byte* payload) {
   if (auto* session = std::get_if<role::SendSession>(&action)) {
+    recorder_.on_sent(session->message);
     sessions_->send(session->stream, session->message);
   } else if (const auto* close = std::get_if<role::CloseSession>(&action)) {
     sessions_->close(close->stream);
   } else if (auto* peer = std::get_if<role::SendPeer>(&action)) {
-    links_->send(peer->peer, [message = std::move(peer->message)](handoff::PeerMessage& to, std::vector<std::byte>&) {
+    links_->send(peer->peer, [this, told_at = now(), message = std::move(peer->message)](handoff::PeerMessage& to,
+                                                                                        std::vector<std::byte>&) {
       to = message;
+      if (auto* commit = std::get_if<handoff::Commit>(&to)) {  // it comes behind all pushes
+        commit->sampled_ago_ns += static_cast<uint64_t>(now() - told_at);
+      }
       return true;
     });
   } else if (auto* block = std::get_if<role::SendBlock>(&action)) {

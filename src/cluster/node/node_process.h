@@ -16,6 +16,7 @@
 #include "cluster/role/node.h"
 #include "net/rpc/rpc_options.h"
 #include "net/transport/loopback.h"
+#include "trace/span.h"
 
 namespace tandem::node {
 
@@ -27,6 +28,7 @@ struct NodeProcessConfig {
   std::string data_address;   // to listen on: "shm:PATH", "tcp:HOST:PORT", "loop:NAME"
   uint64_t kv_bytes_per_s = 0;  // to each peer; 0: as many as go
   rpc::RpcOptions rpc;
+  trace::SpanSink* spans = nullptr;  // gets what the node measures of its requests; outlives it
   transport::LoopbackHub* hub = nullptr;  // of loop: addresses; outlives the process
 };
 

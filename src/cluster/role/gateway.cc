@@ -57,11 +57,12 @@ void Gateway::sweep() {
   });
 }
 
-Status Gateway::submit(RequestId id, RequestState state, Nanos deadline, Nanos now, int32_t priority) {
+Status Gateway::submit(RequestId id, RequestState state, Nanos deadline, Nanos now, int32_t priority,
+                       std::string traceparent) {
   if (requests_.size() >= config_.max_requests) return Error{ErrorCode::kExhausted, "the queue is full"};
   if (state.prompt.empty() || state.choices.empty()) return Error{ErrorCode::kInvalidArgument, "an empty prompt"};
   const GatewayRequest::Options options{config_.is_mirrored, config_.does_holder_adopt, state.max_tokens, deadline,
-                                        priority};
+                                        priority, std::move(traceparent)};
   auto request = std::make_unique<GatewayRequest>(id, std::move(state), options, now);
   request->test_only = {test_only.has_no_attempt_fence, test_only.has_no_new_attempt};
   if (!requests_.emplace(id, std::move(request)).second) return Error{ErrorCode::kInvalidArgument, "the id is in use"};
@@ -128,6 +129,8 @@ void Gateway::on_hello(const std::string& node, NodeLink& link, const Hello& hel
   }
   if (is_restarted) note_death(link);
   for (const auto& [id, request] : requests_) request->on_process_lives(hello.from);
+  num_false_suspicions_ += link.was_silent && !is_restarted;
+  link.was_silent = false;
   link.state = LinkState::kOpen;
   link.hello = hello;
   link.beat = {};
@@ -189,6 +192,8 @@ void Gateway::on_stream_message(const std::string& node, uint64_t stream, const 
     if (is_current) on_beat(node, link, *beat, now, out);
   } else if (const auto* batch = std::get_if<TokenBatch>(&message)) {
     on_batch(node, *batch, now, out);
+  } else if (const auto* timings = std::get_if<Timings>(&message)) {
+    if (is_current) out.push_back(NodeTimings{node, *timings});
   } else if (const auto* first = std::get_if<First>(&message)) {
     with_request(first->entry.request, now, out, Cause::kProgress, [&](GatewayRequest& request, const auto& context) {
       request.on_token(node, first->entry, context);
@@ -276,6 +281,7 @@ void Gateway::watch(Nanos now, GatewayOuts& out) {
   if (blames_itself_ && now < blames_itself_until_) return;
   for (const std::string& node : silent) {
     ++num_suspicions_;
+    links_.at(node).was_silent = true;
     suspect(node, now, out);
   }
 }

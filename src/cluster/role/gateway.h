@@ -53,7 +53,12 @@ struct RequestMoved {  // comes before the other outs of the same event
   bool is_new_attempt = false;
   Cause cause = Cause::kProgress;
 };
-using GatewayOut = std::variant<OpenStream, CloseStream, SendNode, DeliverToken, RequestEnded, RequestMoved>;
+struct NodeTimings {  // a node has measured
+  std::string node;
+  handoff::Timings timings;
+};
+using GatewayOut = std::variant<OpenStream, CloseStream, SendNode, DeliverToken, RequestEnded, RequestMoved,
+                                NodeTimings>;
 using GatewayOuts = std::vector<GatewayOut>;
 
 struct GatewayConfig {
@@ -77,6 +82,7 @@ struct NodeLink {
   handoff::BeatGaps gaps;
   handoff::Nanos opened_at = 0, retry_at = 0, progressed_at = 0;
   handoff::Nanos lost_at = 0;  // when its last session ended
+  bool was_silent = false;    // its last session ended by suspicion
   bool is_draining = false;   // its own word or the operator's
   bool is_retired = false;    // its record has gone: no new work
   bool is_removed = false;    // and nothing is open: forgotten as soon as no request knows it
@@ -105,9 +111,9 @@ class Gateway final : public handoff::Placement {
   void set_role(const std::string& node, handoff::Role role, uint64_t role_epoch, handoff::Nanos now, GatewayOuts& out);
 
   // kExhausted: the queue is full, the client gets 429 or 503 at once. `deadline`: on this clock, or INT64_MAX.
-  // Lower priorities go first.
+  // Lower priorities go first. `traceparent`: for the nodes.
   Status submit(handoff::RequestId id, handoff::RequestState state, handoff::Nanos deadline, handoff::Nanos now,
-                int32_t priority = 0);
+                int32_t priority = 0, std::string traceparent = {});
   void cancel(const handoff::RequestId& id, handoff::Nanos now, GatewayOuts& out);
 
   void on_stream_message(const std::string& node, uint64_t stream, const handoff::SessionMessage& message,
@@ -137,6 +143,7 @@ class Gateway final : public handoff::Placement {
   const std::map<handoff::RequestId, std::unique_ptr<handoff::GatewayRequest>>& requests() const { return requests_; }
   const std::map<std::string, NodeLink>& links() const { return links_; }
   uint64_t num_suspicions() const { return num_suspicions_; }
+  uint64_t num_false_suspicions() const { return num_false_suspicions_; }  // the same process greeted again
   uint64_t num_mismatches() const { return num_mismatches_; }
   uint64_t num_stale() const { return num_stale_; }  // messages and tokens of older sessions and attempts
   size_t num_bad_pairs() const { return bad_pairs_.size(now_); }
@@ -183,7 +190,7 @@ class Gateway final : public handoff::Placement {
   handoff::OwnStall own_stall_;
   handoff::Nanos now_ = 0, last_beat_ = 0, blames_itself_until_ = 0;
   bool blames_itself_ = false;
-  uint64_t next_stream_ = 1, num_suspicions_ = 0, num_mismatches_ = 0, num_stale_ = 0;
+  uint64_t next_stream_ = 1, num_suspicions_ = 0, num_false_suspicions_ = 0, num_mismatches_ = 0, num_stale_ = 0;
 };
 
 }  // namespace tandem::role

@@ -47,6 +47,7 @@ void Node::on_hello(const std::string& gateway, uint64_t stream, const Hello& he
 
 void Node::on_session_message(const std::string& gateway, uint64_t stream, const SessionMessage& message, Nanos now,
                               NodeActions& out) {
+  now_ = now;
   if (const auto* hello = std::get_if<Hello>(&message)) return on_hello(gateway, stream, *hello, now, out);
   if (!sessions_.heard(gateway, stream, now)) {  // its session is over: nothing it says counts
     out.push_back(CloseSession{gateway, stream});
@@ -137,6 +138,17 @@ uint32_t Node::mirror_lag() const {
   return lag;
 }
 
+void Node::tell_parts(const Id& id, const Entry& entry, Attempt attempt, std::initializer_list<MeasuredPart> parts,
+                      NodeActions& out) {
+  Timings timings{id, attempt, {}};
+  for (const MeasuredPart& part : parts) {
+    if (part.began_at == 0 || part.ended_at < part.began_at || now_ < part.ended_at) continue;
+    timings.parts.push_back({part.part, static_cast<uint64_t>(now_ - part.ended_at),
+                             static_cast<uint64_t>(part.ended_at - part.began_at)});
+  }
+  if (!timings.parts.empty()) send_to_gateway(entry.gateway, std::move(timings), out);
+}
+
 // What a machine wants, with blocks in place of numbers.
 void Node::carry_out(const Id& id, Entry& entry, Actions& actions, NodeActions& out) {
   for (Action& action : actions) {
@@ -144,6 +156,10 @@ void Node::carry_out(const Id& id, Entry& entry, Actions& actions, NodeActions& 
       send_to_gateway(entry.gateway, std::move(to_gateway->message), out);
     } else if (auto* to_peer = std::get_if<ToPeer>(&action)) {
       num_stale_ += std::holds_alternative<Stale>(to_peer->message);
+      if (auto* commit = std::get_if<Commit>(&to_peer->message)) {
+        const Nanos sampled_at = entry.marks.sampled_at;
+        commit->sampled_ago_ns = static_cast<uint64_t>(sampled_at == 0 ? 0 : std::max<Nanos>(now_ - sampled_at, 0));
+      }
       out.push_back(SendPeer{to_peer->peer, std::move(to_peer->message)});
     } else if (const auto* copy = std::get_if<CopyIn>(&action)) {
       out.push_back(CopyBlock{entry.decoding.at(entry.target->shape(), copy->block), copy->layer_group, copy->payload});
@@ -204,6 +220,7 @@ void Node::send_beats(const EngineProgress& progress, Nanos now, NodeActions& ou
 }
 
 void Node::on_tick(const EngineProgress& progress, Nanos now, NodeActions& out) {
+  now_ = now;
   if (!test_only.has_no_lease) {
     for (const std::string& gateway : sessions_.expire(now, config_.timing)) {
       drop_of(gateway, out);

@@ -91,6 +91,12 @@ class Node {
   void test_only_change_kv(const KvStore::TestOnly& rules) { kv_.test_only = rules; }
 
  private:
+  // When its parts began, of this node's clock; 0: has not happened, or has been told.
+  struct PartMarks {
+    handoff::Nanos told_at = 0, sampled_at = 0;               // source
+    handoff::Nanos prefilled_at = 0, gate_at = 0;             // target
+    bool has_stepped = false;
+  };
   // All that one request has here.
   struct Entry {
     std::string gateway;
@@ -102,8 +108,13 @@ class Node {
     KvTables decoding;  // charged to the private part
     uint32_t reserved = 0, final_tokens = 0;
     handoff::Nanos reserved_at = 0;
+    PartMarks marks;
   };
   using Id = handoff::RequestId;
+  struct MeasuredPart {
+    handoff::Part part{};
+    handoff::Nanos began_at = 0, ended_at = 0;
+  };
 
   void on_hello(const std::string& gateway, uint64_t stream, const handoff::Hello& hello, handoff::Nanos now,
                 NodeActions& out);
@@ -129,6 +140,9 @@ class Node {
   void drop_of(const std::string& gateway, NodeActions& out);
   void drop(const Id& id, Entry& entry, NodeActions& out);
   void erase_if_empty(const Id& id);
+  // One that did not begin is left out.
+  void tell_parts(const Id& id, const Entry& entry, handoff::Attempt attempt,
+                  std::initializer_list<MeasuredPart> parts, NodeActions& out);
   void carry_out(const Id& id, Entry& entry, handoff::Actions& actions, NodeActions& out);
   void send_to_gateway(const std::string& gateway, handoff::SessionMessage message, NodeActions& out);
   void answer_stale(const handoff::NodeRef& from, const Id& id, handoff::Attempt attempt, NodeActions& out);
@@ -145,6 +159,7 @@ class Node {
   };
   std::map<std::string, LastBeat> last_beat_;  // by gateway
   uint64_t next_landing_ = 1;
+  handoff::Nanos now_ = 0;  // of the event under way
   uint64_t io_seq_ = 0, step_seq_ = 0;
   uint64_t num_stale_ = 0, num_cached_blocks_ = 0;
   bool is_draining_ = false;

@@ -77,7 +77,7 @@ using NodeAction = std::variant<SendSession, CloseSession, SendPeer, SendBlock, 
                                 StopPrefill, StartDecode, ExtendTable, StopDecoding>;
 using NodeActions = std::vector<NodeAction>;
 
-// From the engine.
+// From the engine. Times: of the clock that the node is told; 0: not said.
 struct PartsComputed {
   handoff::RequestId request;
   handoff::Attempt attempt = 0;
@@ -88,10 +88,12 @@ struct Sampled {
   handoff::RequestId request;
   handoff::Attempt attempt = 0;
   std::vector<handoff::TokenEntry> first;  // of each unfinished choice
+  handoff::Nanos began_at = 0, ended_at = 0;  // the first step with the prompt; the one that sampled
 };
 struct StepTokens {  // of one request in one step
   handoff::RequestId request;
   std::vector<handoff::TokenEntry> tokens;
+  handoff::Nanos began_at = 0;
 };
 struct JobFailed {  // this request cannot be computed here: its prefill and its decode are gone
   handoff::RequestId request;

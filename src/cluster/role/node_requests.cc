@@ -1,5 +1,6 @@
 // What a node does for one request: reservation, prefill, holding, decode.
 #include <algorithm>
+#include <utility>
 
 #include "cluster/role/node.h"
 #include "serve/kv/block_table.h"
@@ -28,6 +29,7 @@ void Node::on_reserve(const std::string& gateway, Reserve reserve, Nanos now, No
     if (reserve.attempt <= entry.target->attempt()) return;
     const bool is_kept = entry.target->state() == Target::State::kDecoding || refit_target(entry, reserve);
     if (is_kept) {
+      entry.marks.prefilled_at = 0;
       entry.target->on_reserve(reserve, next_landing_++, actions);
       return carry_out(id, entry, actions, out);
     }
@@ -47,6 +49,7 @@ void Node::on_reserve(const std::string& gateway, Reserve reserve, Nanos now, No
   entry.reserved = wanted;
   entry.final_tokens = reserve.final_tokens;
   entry.reserved_at = now;
+  entry.marks.prefilled_at = entry.marks.gate_at = 0;
   // An own prefill's blocks become the target's when it is done; others arrive, and need a place now.
   const bool is_local = reserve.source == config_.self;
   PartSet have = is_local ? PartSet(reserve.shape.num_parts()) : take_cached(entry, reserve);
@@ -109,6 +112,9 @@ void Node::begin_decode(const Id& id, Entry& entry, const RequestState& state, N
   // Others with the same prompt, or its beginning, need not have these pushed.
   kv_.publish(entry.decoding, state, static_cast<uint32_t>(state.prompt.size()));
   out.push_back(StartDecode{id, state, entry.decoding});
+  entry.marks.gate_at = now_;
+  entry.marks.has_stepped = false;
+  tell_parts(id, entry, entry.target->attempt(), {{Part::kTransfer, entry.marks.prefilled_at, now_}}, out);
 }
 
 // A place for the newest token of each choice, and for some more where the reservation has it. Without one the request
@@ -144,6 +150,16 @@ void Node::on_step_tokens(const StepTokens& step, NodeActions& out) {
   Actions actions;
   TokenBatch batch{++step_seq_, {}, {}};
   entry.target->on_tokens(step.tokens, batch.entries, actions);
+  const Attempt attempt = entry.target->attempt();
+  // Before its last token, after which the gateway has forgotten it.
+  if (entry.target->state() != Target::State::kDecoding) {
+    tell_parts(step.request, entry, attempt, {{Part::kDecode, entry.marks.gate_at, now_}}, out);
+  }
+  if (!std::exchange(entry.marks.has_stepped, true)) {
+    tell_parts(step.request, entry, attempt,
+               {{Part::kDecodeQueue, entry.marks.gate_at, step.began_at}, {Part::kFirstEmit, step.began_at, now_}},
+               out);
+  }
   if (!batch.entries.empty()) send_to_gateway(entry.gateway, std::move(batch), out);
   carry_out(it->first, entry, actions, out);
   if (entry.target->state() == Target::State::kDecoding) {
@@ -204,6 +220,7 @@ void Node::on_prefill(const std::string& gateway, const Prefill& prefill, Nanos 
     return erase_if_empty(prefill.request);
   }
   entry.source.emplace(prefill, config_.self, kv_.block_size(), config_.num_layer_groups, now);
+  entry.marks.told_at = now;
   if (entry.holder && entry.holder->attempt() >= prefill.attempt) entry.holder.reset();
   pin_content(entry, prefill.attempt, prefill.state);
   entry.waits_for_room = true;
@@ -259,8 +276,12 @@ void Node::on_sampled(const Sampled& sampled, Nanos now, NodeActions& out) {
   Actions actions;
   const double bytes = source.shape().num_blocks() * config_.bytes_per_block;
   const auto transfer = static_cast<Nanos>(bytes / config_.push_bytes_per_s * 1e9);
+  entry.marks.sampled_at = sampled.ended_at;
   source.on_sampled(sampled.first, transfer, config_.timing, now, actions);
   carry_out(it->first, entry, actions, out);
+  tell_parts(it->first, entry, sampled.attempt,
+             {{Part::kPrefillQueue, entry.marks.told_at, sampled.began_at},
+              {Part::kPrefill, sampled.began_at, sampled.ended_at}}, out);
   if (source.is_local()) {
     const bool is_wanted = entry.target && entry.target->attempt() == source.attempt() &&
                            entry.target->state() == Target::State::kFilling;
@@ -371,8 +392,9 @@ void Node::on_push(const NodeRef& from, const Push& push, uint64_t checksum, Nod
   erase_if_empty(push.request);
 }
 
-void Node::on_peer_message(const NodeRef& from, const PeerMessage& message, uint64_t checksum, Nanos,
+void Node::on_peer_message(const NodeRef& from, const PeerMessage& message, uint64_t checksum, Nanos now,
                            NodeActions& out) {
+  now_ = now;
   if (const auto* push = std::get_if<Push>(&message)) return on_push(from, *push, checksum, out);
   if (const auto* frame = std::get_if<Mirror>(&message)) return on_mirror(from, *frame, out);
   const Id id = std::visit([](const auto& m) { return m.request; }, message);
@@ -385,11 +407,18 @@ void Node::on_peer_message(const NodeRef& from, const PeerMessage& message, uint
   Actions actions;
   if (const auto* commit = std::get_if<Commit>(&message)) {
     if (!entry.target) return answer_stale(from, id, commit->attempt, out);
+    const auto waited = static_cast<Nanos>(std::min<uint64_t>(commit->sampled_ago_ns, static_cast<uint64_t>(now)));
+    if (entry.marks.prefilled_at == 0 && commit->attempt == entry.target->attempt()) {
+      entry.marks.prefilled_at = now - waited;
+    }
     entry.target->on_commit(*commit, from, actions);
   } else if (const auto* ack = std::get_if<CommitAck>(&message)) {
     if (entry.source && from == entry.source->target()) {
       entry.source->on_commit_ack(ack->attempt);
-      if (entry.source->state() == Source::State::kDone) unpin_over_budget(entry);
+      if (entry.source->state() == Source::State::kDone) {
+        tell_parts(id, entry, ack->attempt, {{Part::kPush, std::exchange(entry.marks.sampled_at, 0), now}}, out);
+        unpin_over_budget(entry);
+      }
     }
   } else if (const auto* stale = std::get_if<Stale>(&message)) {
     if (entry.source && from == entry.source->target()) entry.source->on_stale(*stale, actions);
@@ -418,6 +447,7 @@ void Node::on_peer_lost(const NodeRef& peer, Nanos, NodeActions& out) {
 }
 
 void Node::on_engine(const EngineNews& news, Nanos now, NodeActions& out) {
+  now_ = now;
   if (const auto* step = std::get_if<StepTokens>(&news)) return on_step_tokens(*step, out);
   if (const auto* sampled = std::get_if<Sampled>(&news)) return on_sampled(*sampled, now, out);
   if (const auto* failed = std::get_if<JobFailed>(&news)) return on_job_failed(*failed, out);

@@ -100,6 +100,7 @@ void append_body(const Commit& from, std::string& to) {
   pb::CommitChain& chain = *google::protobuf::Arena::CreateMessage<pb::CommitChain>(&arena);
   for (const TokenEntry& entry : from.first) put(entry, *chain.add_first());
   put(from.state, *chain.mutable_state());
+  chain.set_sampled_ago_ns(from.sampled_ago_ns);
   append(to, from.num_parts);
   append(to, static_cast<uint32_t>(chain.ByteSizeLong()));
   chain.AppendToString(&to);
@@ -117,6 +118,7 @@ Status take_body(BodyReader& body, Commit& to) {
     if (auto status = take(entry, to.first.emplace_back()); !status) return std::move(status).error().during("first");
   }
   TAKE(chain, to, state);
+  to.sampled_ago_ns = chain.sampled_ago_ns();
   return Done{};
 }
 

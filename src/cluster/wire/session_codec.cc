@@ -25,6 +25,13 @@ Status take_request(const From& from, To& to) {
   return Done{};
 }
 
+template <class From, class To>
+Status take_traceparent(const From& from, To& to) {
+  if (from.traceparent().size() > kMaxNameBytes) return bad_field("traceparent", "is too long");
+  to.traceparent = from.traceparent();
+  return Done{};
+}
+
 pb::Role put_role(Role from) {
   switch (from) {
     case Role::kPrefill:
@@ -148,6 +155,7 @@ void put(const Reserve& from, pb::Reserve& to) {
   to.set_deadline_left_ms(from.deadline_left_ms);
   to.mutable_prompt()->Add(from.prompt.begin(), from.prompt.end());
   to.set_cache_salt(from.cache_salt);
+  to.set_traceparent(from.traceparent);
 }
 Status take(const pb::Reserve& from, Reserve& to) {
   TRY(take_request(from, to));
@@ -158,7 +166,7 @@ Status take(const pb::Reserve& from, Reserve& to) {
   to.deadline_left_ms = from.deadline_left_ms();
   TRY(take_tokens("prompt", from.prompt(), to.prompt));
   to.cache_salt = from.cache_salt();
-  return Done{};
+  return take_traceparent(from, to);
 }
 
 void put(const ReserveOk& from, pb::ReserveOk& to) {
@@ -208,9 +216,7 @@ Status take(const pb::Prefill& from, Prefill& to) {
   TAKE(from, to, state);
   to.deadline_left_ms = from.deadline_left_ms();
   to.priority = from.priority();
-  if (from.traceparent().size() > kMaxNameBytes) return bad_field("traceparent", "is too long");
-  to.traceparent = from.traceparent();
-  return Done{};
+  return take_traceparent(from, to);
 }
 
 void put(const First& from, pb::First& to) { wire::put(from.entry, *to.mutable_entry()); }
@@ -336,6 +342,27 @@ Status take(const pb::Release& from, Release& to) {
   return Done{};
 }
 
+// Part and pb::Part have the same numbers.
+void put(const Timings& from, pb::Timings& to) {
+  put_request(from, to);
+  for (const PartTime& part : from.parts) {
+    pb::PartTime& entry = *to.add_parts();
+    entry.set_part(static_cast<pb::Part>(part.part));
+    entry.set_ended_ago_ns(part.ended_ago_ns);
+    entry.set_duration_ns(part.duration_ns);
+  }
+}
+Status take(const pb::Timings& from, Timings& to) {
+  TRY(take_request(from, to));
+  TRY(check_range("parts", static_cast<uint64_t>(from.parts_size()), 0, kMaxPartTimes));
+  for (const pb::PartTime& entry : from.parts()) {
+    const bool is_known = entry.part() > 0 && entry.part() <= static_cast<int>(Part::kDecode);
+    to.parts.push_back({is_known ? static_cast<Part>(entry.part()) : Part::kUnknown, entry.ended_ago_ns(),
+                        entry.duration_ns()});
+  }
+  return Done{};
+}
+
 template <class Message, class From>
 Result<std::optional<SessionMessage>> take_as(const char* kind, const From& from) {
   Message message;
@@ -359,6 +386,7 @@ struct BodyPutter {
   void operator()(const SetMirror& m) { put(m, *frame.mutable_set_mirror()); }
   void operator()(const Hold& m) { put(m, *frame.mutable_hold()); }
   void operator()(const Release& m) { put(m, *frame.mutable_release()); }
+  void operator()(const Timings& m) { put(m, *frame.mutable_timings()); }
 };
 
 }  // namespace
@@ -411,6 +439,8 @@ Result<std::optional<SessionMessage>> decode_session(std::string_view bytes) {
       return take_as<Hold>("hold", frame.hold());
     case pb::SessionFrame::kRelease:
       return take_as<Release>("release", frame.release());
+    case pb::SessionFrame::kTimings:
+      return take_as<Timings>("timings", frame.timings());
     case pb::SessionFrame::BODY_NOT_SET:
       return std::optional<SessionMessage>();
   }

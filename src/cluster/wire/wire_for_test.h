@@ -45,6 +45,8 @@ template <>
 constexpr uint32_t kNumValues<handoff::ReserveRefusal> = 4;
 template <>
 constexpr uint32_t kNumValues<ErrorCode> = 8;
+template <>
+constexpr uint32_t kNumValues<handoff::Part> = 8;
 
 class RandomMessages {
  public:

@@ -10,6 +10,7 @@ namespace tandem::wire {
 constexpr size_t kMaxSessionBytes = 16u << 20;  // a Prefill of four million tokens
 constexpr size_t kMaxPeerBodyBytes = 16u << 20;
 constexpr uint32_t kMaxPayloadBytes = 64u << 20;  // of one Push or Mirror
+constexpr size_t kMaxPartTimes = 32;              // of a Timings
 constexpr size_t kMaxNameBytes = 256;             // node ids, parts of a fingerprint, traceparent
 constexpr uint32_t kMaxChoices = 128;
 constexpr uint32_t kMaxTopLogprobs = 1024;        // of one token

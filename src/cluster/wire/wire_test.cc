@@ -136,6 +136,9 @@ TEST_CASE("a session message that is wrong is refused, and the field named") {
   CHECK(of_reserve([](pb::Reserve& m) { m.mutable_source()->set_id(std::string(257, 'n')); }) ==
         "reserve: source: id has 257 entries or bytes, at most 256");
 
+  CHECK(of_reserve([](pb::Reserve& m) { m.set_traceparent(std::string(257, '0')); }) ==
+        "reserve: traceparent is too long");
+
   const Prefill prefill = random.make<Prefill>();
   const auto of_prefill = [&](auto change) {
     return session_fault(prefill, [&](pb::SessionFrame& frame) { change(*frame.mutable_prefill()); });
@@ -218,6 +221,8 @@ TEST_CASE("an older peer's messages: fields that came later are absent and mean 
   hello.private_blocks = 7;
   Hold hold = random.make<Hold>();
   hold.state.shows_special = true;
+  Reserve reserve = random.make<Reserve>();
+  reserve.traceparent = "00-1-2-01";
   pb::SessionFrame frame;
   const auto without = [&](const SessionMessage& message, const auto& clear) {
     REQUIRE(frame.ParseFromString(encode_session(message).value()));
@@ -241,6 +246,27 @@ TEST_CASE("an older peer's messages: fields that came later are absent and mean 
   const SessionMessage old_hold = without(hold, [&] { frame.mutable_hold()->mutable_state()->clear_shows_special(); });
   hold.state.shows_special = false;
   CHECK(is_same(SessionMessage(hold), old_hold));
+  const SessionMessage old_reserve = without(reserve, [&] { frame.mutable_reserve()->clear_traceparent(); });
+  reserve.traceparent.clear();
+  CHECK(is_same(SessionMessage(reserve), old_reserve));
+}
+
+TEST_CASE("a newer peer's parts are of no known kind, and there are not too many") {
+  Timings timings{{1, 2}, 1, {{Part::kPush, 5, 7}}};
+  const auto of_timings = [&](auto change) {
+    return session_fault(timings, [&](pb::SessionFrame& frame) { change(*frame.mutable_timings()); });
+  };
+  CHECK(of_timings([](pb::Timings&) {}) == "none");
+  CHECK(of_timings([](pb::Timings& m) {
+          while (m.parts_size() <= 32) m.add_parts();
+        }) == "timings: parts is 33, not in 0 to 32");
+  pb::SessionFrame frame;
+  REQUIRE(frame.ParseFromString(encode_session(timings).value()));
+  frame.mutable_timings()->mutable_parts(0)->set_part(static_cast<pb::Part>(99));
+  const auto read = decode_session(frame.SerializeAsString());
+  REQUIRE(read);
+  CHECK(std::get<Timings>(*read.value()).parts[0].part == Part::kUnknown);
+  CHECK(std::get<Timings>(*read.value()).parts[0].duration_ns == 7);
 }
 
 TEST_CASE("a token's best ones come in pairs, with tokens that there can be, and not too many") {
