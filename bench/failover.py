@@ -2,7 +2,7 @@
 """failover.py [OPTION...] : kills, or stops, a node of a running cluster while streams decode on it, and prints how
 long each stream paused: from the blow to its next token. Every answer is compared, token by token, with one that
 nothing disturbed."""
-import http.client, json, os, random, selectors, signal, socket, sys, tempfile, time
+import http.client, json, os, random, re, selectors, signal, socket, sys, tempfile, time
 
 from measuring import ROOT, TANDEM, arguments, median, print_table, say, wait_until_idle, write_report
 from work import DEMO, model_file
@@ -12,6 +12,9 @@ from serving import Server  # noqa: E402
 
 VOCABULARY = 49000     # ids below this are text in the demo model
 TIMEOUT_S = 600
+# As the gateway and the nodes measured them, the mean of all streams: the gap is the sum of the four that follow it,
+# the last two come behind its first token.
+PARTS = ["gap", "detect", "control", "wait", "tail", "transfer", "first_step"]
 BLOWS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
@@ -41,6 +44,17 @@ class Cluster(Server):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         connection.request("GET", path)
         return connection.getresponse().read().decode()
+
+    def failover_parts(self):
+        """{part: (how many, seconds in all)}, of all causes but planned moves, and the gap itself."""
+        parts, line = {}, r"^tandem_handoff_failover_(part|gap)_seconds_(count|sum)\{(.*)\} (\S+)$"
+        for kind, name, labels, value in re.findall(line, self.get("/metrics"), re.M):
+            if 'cause="planned"' in labels:
+                continue
+            part = re.search(r'part="(\w+)"', labels)[1] if kind == "part" else "gap"
+            count, total = parts.get(part, (0, 0.0))
+            parts[part] = (count + int(value), total) if name == "count" else (count, total + float(value))
+        return parts
 
     def nodes(self):
         return [node for node in json.loads(self.get("/cluster/status"))["nodes"] if node["role"] != "gateway"]
@@ -155,7 +169,7 @@ def wait_until_whole(cluster, num_nodes):
 
 def measure(options, num_streams):
     model = model_file(DEMO)
-    pauses, is_idle = [], True
+    pauses, is_idle, parts = [], True, {}
     with Cluster(model, options.topology, "--threads", str(options.threads), *options.flag) as cluster:
         num_nodes = len(cluster.nodes())
         for seed in range(1, options.rounds + 1):
@@ -164,13 +178,16 @@ def measure(options, num_streams):
             wait_until_whole(cluster, num_nodes)
             pauses += one_blow(cluster, model, options, num_streams, seed, expected)
             wait_until_whole(cluster, num_nodes)
+            parts = cluster.failover_parts()
             say(f"{num_streams} streams, blow {seed}: {max(pauses[-num_streams:]) * 1e3:.0f} ms at most")
     pauses.sort()
     work = f"{options.topology}, {options.blow} {options.victim}, {num_streams} streams, context {options.context}"
     return {"work": work,
             "threads": options.threads, "blows": options.rounds, "pauses": len(pauses), "was_idle": is_idle,
             "p50_ms": median(pauses) * 1e3, "p99_ms": pauses[min(len(pauses) - 1, int(0.99 * len(pauses)))] * 1e3,
-            "max_ms": pauses[-1] * 1e3, "pauses_ms": [pause * 1e3 for pause in pauses]}
+            "max_ms": pauses[-1] * 1e3,
+            "parts_ms": {part: total / count * 1e3 for part, (count, total) in parts.items() if count},
+            "pauses_ms": [pause * 1e3 for pause in pauses]}
 
 
 def main():
@@ -192,6 +209,9 @@ def main():
     parser.set_defaults(threads=1)
     options = parser.parse_args()
     rows = [measure(options, num_streams) for num_streams in map(int, options.streams.split(","))]
+    print_table(["BLOW", *(name.upper() + " ms" for name in PARTS)],
+                [[row["work"], *(f"{row['parts_ms'][part]:.1f}" if part in row["parts_ms"] else "-" for part in PARTS)]
+                 for row in rows])
     print_table(["BLOW", "PAUSES", "P50 ms", "P99 ms", "MAX ms", "NOTE"],
                 [[row["work"], row["pauses"], f"{row['p50_ms']:.0f}", f"{row['p99_ms']:.0f}", f"{row['max_ms']:.0f}",
                   "" if row["was_idle"] else "busy machine"] for row in rows])

@@ -9,6 +9,7 @@
 #include "apps/cluster_facts.h"
 #include "apps/front.h"
 #include "apps/signal_watcher.h"
+#include "apps/span_output.h"
 #include "apps/state_folder.h"
 #include "apps/subcommands.h"
 #include "apps/supervisor_channel.h"
@@ -26,8 +27,9 @@ constexpr double kSignalPoll_s = 3600;
 
 class GatewayControl final : public cluster_api::ClusterControl {
  public:
-  explicit GatewayControl(gateway::GatewayProcess& gateway) : gateway_(gateway) {}
+  GatewayControl(gateway::GatewayProcess& gateway, const SpanOutput& spans) : gateway_(gateway), spans_(spans) {}
   std::string status_json() override { return gateway_.status_json(); }
+  std::string trace_json() override { return spans_.chrome_json(); }
   Status drain(const std::string& node) override { return gateway_.drain(node); }
   Result<uint64_t> set_role(const std::string& node, handoff::Role role) override {
     return gateway_.set_role(node, role);
@@ -35,13 +37,16 @@ class GatewayControl final : public cluster_api::ClusterControl {
 
  private:
   gateway::GatewayProcess& gateway_;
+  const SpanOutput& spans_;
 };
 
 // Taken down in the order of Serving in serve_command.cc: no new calls, then no more tokens, then the API.
 struct Front {
-  explicit Front(std::string admin_key) : cluster_api(std::move(admin_key)) {}
+  Front(const OptionValues& values, std::string admin_key)
+      : spans(values, metrics), cluster_api(std::move(admin_key)) {}
 
   MetricRegistry metrics;
+  SpanOutput spans;
   SystemClock clock;
   openai::ServingGate gate{metrics, program_version()};
   cluster_api::ClusterApi cluster_api;
@@ -77,9 +82,11 @@ ClusterFacts wait_for_facts(registry::Registry& registry, SignalWatcher& signals
 }
 
 gateway::GatewayProcessConfig gateway_config(const OptionValues& values, const model::ModelConfig& model,
-                                             const ClusterFacts& facts, const std::string& name) {
+                                             const ClusterFacts& facts, const std::string& name, SpanOutput& spans) {
   gateway::GatewayProcessConfig config;
   config.policy.self.id = "gateway";
+  spans.set_process(config.policy.self.id);
+  config.spans = &spans;
   config.model_name = name;
   config.limits.max_model_len = facts.max_model_len;
   if (values.has("max-model-len")) {
@@ -102,7 +109,7 @@ Result<int> run_gateway(const cli::Invocation& invocation) {
   TRY_ASSIGN(std::string key, admin_key(values));
   TRY_ASSIGN(const StateFolder folder, StateFolder::open(values.text("cluster")));
   registry::FileRegistry registry(values.has("registry") ? values.text("registry") : folder.registry());
-  Front front(std::move(key));
+  Front front(values, std::move(key));
   // The port is taken first, as in serve.
   TRY_ASSIGN(front.server, listen(values, [&front](http::HttpRequest request, auto writer) {
                front(std::move(request), std::move(writer));
@@ -112,9 +119,9 @@ Result<int> run_gateway(const cli::Invocation& invocation) {
   const openai::ApiConfig config =
       api_config(values, {invocation.positionals[0], front.model.sampling, facts.fingerprint});
   TRY_ASSIGN(front.gateway, gateway::GatewayProcess::start(
-                                gateway_config(values, front.model.config, facts, config.served_names[0]), registry,
-                                front.clock, front.metrics));
-  front.control.emplace(*front.gateway);
+                                gateway_config(values, front.model.config, facts, config.served_names[0], front.spans),
+                                registry, front.clock, front.metrics));
+  front.control.emplace(*front.gateway, front.spans);
   front.api = std::make_unique<openai::OpenAiApi>(*front.gateway, *front.model.text, config, front.metrics,
                                                   front.clock);
   front.cluster_api.open(*front.control);

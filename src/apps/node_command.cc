@@ -8,6 +8,7 @@
 #include "apps/model_source.h"
 #include "apps/runner_memory.h"
 #include "apps/signal_watcher.h"
+#include "apps/span_output.h"
 #include "apps/state_folder.h"
 #include "apps/subcommands.h"
 #include "apps/supervisor_channel.h"
@@ -143,6 +144,9 @@ Result<int> run_node(const cli::Invocation& invocation) {
   MetricRegistry metrics;
   node::NodeProcessConfig config = node_config(values, folder, *model.runner, *kv);
   TRY_ASSIGN(std::string weights, weights_hash(invocation.positionals[0]));
+  SpanOutput spans(values, metrics);
+  spans.set_process(config.policy.self.id);
+  config.spans = &spans;
   config.policy.fingerprint = fingerprint_of(*model.runner, std::move(weights));
   TRY_ASSIGN(const std::unique_ptr<node::NodeProcess> node,
              node::NodeProcess::start(std::move(config), *model.runner, *kv, registry,

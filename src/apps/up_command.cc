@@ -58,6 +58,7 @@ void pass_on(const OptionValues& values, const char* command, supervisor::ChildS
     const bool is_chosen = values.find(spec.name) != nullptr && values.has(spec.name) &&
                            values.source(spec.name) != OptionSource::kDefault;
     if (!is_chosen || spec.name == "config") continue;
+    if (spec.name == "trace-file" && command != std::string_view(kGateway)) continue;  // it has the nodes' parts
     const std::string text = flag_text(spec, values);
     if (spec.name == "api-key") {
       child.variables.push_back("TANDEM_" + environment_name(spec.name) + "=" + text);

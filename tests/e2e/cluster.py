@@ -129,12 +129,44 @@ def compare_streams(cluster, expected, disturb, what):
                                    f"{result[2]}, not {len(reference[1])}, {reference[2]}")
 
 
+def check_trace(cluster):
+    """The last request's timeline: one trace over three processes, each part within the whole."""
+    trace, sender = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.port, timeout=ANSWER_TIMEOUT_S)
+    body = {"model": "tiny", "prompt": text_of(200, 50), "max_tokens": 30, "ignore_eos": True}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"traceparent": f"00-{trace}-{sender}-01"})
+    response = connection.getresponse()
+    check(response.read() and response.status == 200, "a request with a traceparent is answered")
+    check(response.getheader("traceparent") is None, "the header belongs to requests")
+    wanted = {("gateway", name) for name in ("request", "queue", "reserve")}
+    wanted |= {("p1", name) for name in ("prefill queue", "prefill", "push")}
+    wanted |= {("d1", name) for name in ("exposed transfer", "decode queue", "first emit", "decode")}
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    while True:
+        events = json.loads(cluster.open("/cluster/trace").read())["traceEvents"]
+        names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        own = {(names[event["pid"]], event["name"]): event for event in events if event["args"].get("trace") == trace}
+        if wanted <= set(own):
+            break
+        check(time.monotonic() < deadline, f"the timeline is whole: {sorted(own)}")
+        time.sleep(0.05)
+    check(set(own) == wanted and len({event["tid"] for event in own.values()}) == 1, f"one request's parts: {own}")
+    spans = {name: (event["ts"], event["ts"] + event["dur"]) for (_, name), event in own.items()}
+    check(spans["prefill"][0] >= spans["prefill queue"][0] >= spans["reserve"][0], f"in order: {spans}")
+    check(spans["first emit"][0] >= spans["prefill"][0] >= spans["request"][0], f"in order: {spans}")
+    log = "".join(path.read_text(errors="replace") for path in place.logs.glob(f"{cluster.name}/*.log"))
+    check(len(re.findall(rf"trace={trace}", log)) >= 3, "the trace is in the logs of gateway and nodes")
+
+
 def test_equal_answers(expected, _):
     cluster = cluster_of("1P1D")
+    check_trace(cluster)
     compare(cluster, expected, "1P1D answers as one process")
     check_cached(cluster, "a cluster tells what was cached")
     table = cluster.operator("status")
     check(re.search(r"^d1 +decode +ready", table, re.M), f"the table of nodes:\n{table}")
+    sentence = "Prefill and decode are in processes of their own: p1 prefills, d1 decodes."
+    check(table.split("\n")[0] == sentence, f"what the table means:\n{table}")
     check(cluster.end(signal.SIGINT) == 0, "Ctrl-C ends a cluster")
     return cluster.all_pids()
 

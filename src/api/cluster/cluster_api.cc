@@ -46,6 +46,9 @@ ClusterApi::ClusterApi(std::string admin_key) : admin_key_(std::move(admin_key))
   router_.add("GET", "/cluster/status", [this](const http::HttpRequest&, const Writer& writer) {
     send_json(*writer, 200, control_.load()->status_json());
   });
+  router_.add("GET", "/cluster/trace", [this](const http::HttpRequest&, const Writer& writer) {
+    send_json(*writer, 200, control_.load()->trace_json());
+  });
   router_.add("POST", std::string(kNodes) + "*",
               [this](const http::HttpRequest& request, const Writer& writer) { post(request, *writer); });
 }

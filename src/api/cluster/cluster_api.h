@@ -1,7 +1,7 @@
 #pragma once
-// ClusterApi: a cluster's operator at the gateway: GET /cluster/status, POST /cluster/nodes/NODE/drain and
-// POST /cluster/nodes/NODE/role with {"role": "prefill"}. For programs on the gateway's own machine, and for whoever
-// has the admin key; all others get 403.
+// ClusterApi: a cluster's operator at the gateway: GET /cluster/status, GET /cluster/trace,
+// POST /cluster/nodes/NODE/drain and POST /cluster/nodes/NODE/role with {"role": "prefill"}. For programs on the
+// gateway's own machine, and for whoever has the admin key; all others get 403.
 
 #include <atomic>
 #include <string>
@@ -17,6 +17,8 @@ class ClusterControl {
   virtual ~ClusterControl() = default;
 
   virtual std::string status_json() = 0;
+  // The newest requests' timelines, for Perfetto. Some 10 MB at most.
+  virtual std::string trace_json() = 0;
   // kNotFound: no such node.
   virtual Status drain(const std::string& node) = 0;
   // The new role's epoch. Also kInvalidArgument: this node may not change its role now.

@@ -13,6 +13,7 @@ using testing::RawAnswer;
 
 struct ScriptedControl final : ClusterControl {
   std::string status_json() override { return R"({"nodes":[]})"; }
+  std::string trace_json() override { return R"({"traceEvents":[]})"; }
   Status drain(const std::string& node) override {
     if (node == "nobody") return Error{ErrorCode::kNotFound, "no node is called nobody"};
     told += "drain " + node + "\n";
@@ -73,6 +74,7 @@ TEST_CASE("status, drain and role reach the control; their errors keep their mea
   CHECK(status.status == 200);
   CHECK(status.body == R"({"nodes":[]})");
   CHECK(status.header("Content-Type") == "application/json");
+  CHECK(server.get("/cluster/trace").body == R"({"traceEvents":[]})");
   CHECK(server.post("/cluster/nodes/p1/drain").body == R"({"node":"p1","state":"draining"})");
   CHECK(server.post("/cluster/nodes/a%2Fb/role", R"({"role":"decode"})").body ==
         R"({"node":"a/b","role":"decode","role_epoch":42})");

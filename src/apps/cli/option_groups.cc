@@ -194,6 +194,18 @@ OptionGroup gateway_options() {
           }};
 }
 
+OptionGroup trace_options() {
+  return {"Traces",
+          {
+              {.name = "otlp-endpoint", .default_note = "nowhere",
+               .help = "URL of a collector that takes traces by OTLP over HTTP, as http://127.0.0.1:4318; spans that "
+                       "it does not take are dropped and counted"},
+              {.name = "trace-file", .default_note = "none",
+               .help = "File for the newest requests' timelines, for ui.perfetto.dev, written at the end; a gateway's "
+                       "has its nodes' parts too, and so has its GET /cluster/trace"},
+          }};
+}
+
 OptionGroup operator_options() {
   return {"Gateway",
           {

@@ -15,6 +15,7 @@ OptionGroup up_options();          // of a cluster on this machine
 OptionGroup node_options();
 OptionGroup transfer_options();
 OptionGroup gateway_options();
+OptionGroup trace_options();       // where the timelines of requests go
 OptionGroup operator_options();    // how status, drain and role reach the gateway
 OptionGroup length_options();      // --max-model-len alone
 OptionGroup text_options();        // chat template and tokens

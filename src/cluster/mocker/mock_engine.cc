@@ -255,7 +255,7 @@ void MockEngine::report_blocks(PrefillJob& job, std::vector<role::EngineNews>& n
   }
   if (ready.empty()) return;
   for (uint32_t group = 0; group < kv_.num_layer_groups(); ++group) {
-    news.push_back(role::PartsComputed{job.start.request, job.start.attempt, group, ready});
+    news.emplace_back(role::PartsComputed{job.start.request, job.start.attempt, group, ready});
   }
 }
 
