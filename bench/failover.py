@@ -2,7 +2,7 @@
 """failover.py [OPTION...] : kills, or stops, a node of a running cluster while streams decode on it, and prints how
 long each stream paused: from the blow to its next token. Every answer is compared, token by token, with one that
 nothing disturbed."""
-import http.client, json, os, random, re, selectors, signal, socket, sys, tempfile, time
+import contextlib, http.client, json, os, random, re, selectors, signal, socket, sys, tempfile, threading, time
 
 from measuring import ROOT, TANDEM, arguments, median, print_table, say, wait_until_idle, write_report
 from work import DEMO, model_file
@@ -102,6 +102,32 @@ class Stream:
         return next((then for then in self.times if then > blow_s), float("inf")) - blow_s
 
 
+@contextlib.contextmanager
+def flood(port, model, num_clients, prompt_tokens):
+    """Prompts beside, one after the other from each client, which want a single token."""
+    is_over = threading.Event()
+
+    def ask(seed):
+        tokens = random.Random(-seed - 1)
+        while not is_over.is_set():
+            prompt = [tokens.randrange(1000, VOCABULARY) for _ in range(prompt_tokens)]
+            stream = Stream(port, model, prompt, 1)
+            stream.socket.setblocking(True)
+            while stream.read():
+                pass
+            stream.socket.close()
+
+    clients = [threading.Thread(target=ask, args=(number,)) for number in range(num_clients)]
+    for client in clients:
+        client.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for client in clients:
+            client.join()
+
+
 def run_streams(port, model, prompts, num_tokens, is_time, strike):
     """All streams to their ends; `strike` is called once, when `is_time(streams)`."""
     streams, has_struck = [], False
@@ -147,7 +173,8 @@ def one_blow(cluster, model, options, num_streams, seed, expected):
     total = options.before + options.after + options.reach * (num_streams - 1)
     if expected is None:
         return [stream.answer() for stream in run_streams(cluster.port, model, prompts, total, lambda _: False, None)]
-    streams = run_streams(cluster.port, model, prompts, total, everyone_decodes, strike)
+    with flood(cluster.port, model, options.flood, options.flood_prompt):
+        streams = run_streams(cluster.port, model, prompts, total, everyone_decodes, strike)
     if options.blow == "stop":
         os.kill(blow["pid"], signal.SIGCONT)
     wrong = sum(stream.answer() != answer for stream, answer in zip(streams, expected))
@@ -182,6 +209,8 @@ def measure(options, num_streams):
             say(f"{num_streams} streams, blow {seed}: {max(pauses[-num_streams:]) * 1e3:.0f} ms at most")
     pauses.sort()
     work = f"{options.topology}, {options.blow} {options.victim}, {num_streams} streams, context {options.context}"
+    if options.flood:
+        work += f", beside {options.flood} clients with prompts of {options.flood_prompt}"
     return {"work": work,
             "threads": options.threads, "blows": options.rounds, "pauses": len(pauses), "was_idle": is_idle,
             "p50_ms": median(pauses) * 1e3, "p99_ms": pauses[min(len(pauses) - 1, int(0.99 * len(pauses)))] * 1e3,
@@ -205,6 +234,9 @@ def main():
                         help="role of the node to hit (default: %(default)s)")
     parser.add_argument("--blow", default="kill", choices=sorted(BLOWS),
                         help="SIGKILL or SIGSTOP (default: %(default)s)")
+    parser.add_argument("--flood", type=int, default=0,
+                        help="clients that send prompts all the while (default: %(default)s)")
+    parser.add_argument("--flood-prompt", type=int, default=2048, help="tokens of each (default: %(default)s)")
     parser.add_argument("--flag", action="append", default=[], help="for `tandem up`; may be repeated")
     parser.set_defaults(threads=1)
     options = parser.parse_args()

@@ -138,6 +138,7 @@ Result<runner::RunnerOptions> runner_options(const OptionValues& values, const s
   // Every running sequence gets its row in a step.
   options.max_batched_tokens = std::max(options.max_batched_tokens, options.max_sequences);
   if (values.is_on("pack-cache")) options.pack_cache_directory = cache_folder() + "/packed";
+  options.nests_steps = values.find("data-address") != nullptr;  // a node of a cluster
   if (is_set(values, "passes")) options.passes = values.text("passes");
   return options;
 }

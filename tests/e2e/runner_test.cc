@@ -181,6 +181,85 @@ TEST_CASE("a step that is watched gives the same bits, and what it says is writt
   }
 }
 
+// Runs other steps in the middle of the one that it watches: first a prompt, then a token at a time.
+class Nester final : public sched::StepObserver {
+ public:
+  Nester(runner::ModelRunner& runner, std::vector<TokenId> prompt_tokens, std::vector<kv::BlockId> blocks)
+      : tokens(std::move(prompt_tokens)), runner_(runner), blocks_(std::move(blocks)) {}
+  void on_layers_written(uint32_t) override { run_one(); }
+  void run_one() {
+    sched::Batch batch;
+    sched::BatchItem item;
+    item.tokens = tokens;
+    item.num_prompt_tokens = static_cast<uint32_t>(tokens.size());
+    item.begin = num_computed_;
+    item.count = batch.num_tokens = item.num_prompt_tokens - num_computed_;
+    item.blocks = blocks_;
+    item.samples = true;
+    item.sampling = &sampling_;
+    batch.items = {item};
+    const auto outcome = runner_.execute(batch);
+    REQUIRE(outcome);
+    num_computed_ = static_cast<uint32_t>(tokens.size());
+    tokens.push_back(outcome.value().items[0].token);
+  }
+  std::vector<TokenId> tokens;
+
+ private:
+  runner::ModelRunner& runner_;
+  const std::vector<kv::BlockId> blocks_;
+  const SamplingParams sampling_;
+  uint32_t num_computed_ = 0;
+};
+
+TEST_CASE("steps in the middle of a step change no bit, of themselves or of it") {
+  for (const char* name : {"tiny/llama-gqa", "tiny/mistral-swa", kQuantised}) {
+    CAPTURE(name);
+    runner::RunnerOptions options = test_options(fixture(name), 256);
+    const auto plain = open_runner(options);
+    CHECK(!plain->nests_steps());
+    options.nests_steps = true;
+    const auto nesting = open_runner(options);
+    CHECK(nesting->nests_steps());
+    const std::vector<kv::BlockId> lower = {kv::BlockId{0}, kv::BlockId{1}, kv::BlockId{2}, kv::BlockId{3}},
+                                   upper = {kv::BlockId{8}, kv::BlockId{5}, kv::BlockId{7}, kv::BlockId{6}};
+    std::vector<TokenId> first = prompt();
+    const std::vector<TokenId> second(first.rbegin(), first.rbegin() + 37);
+    first.resize(60);
+    Nester inner(*nesting, second, upper), apart(*plain, second, upper);
+    sched::Batch batch;
+    sched::BatchItem item;
+    const SamplingParams sampling;
+    item.tokens = first;
+    item.num_prompt_tokens = item.count = batch.num_tokens = 60;
+    item.blocks = lower;
+    item.samples = true;
+    item.sampling = &sampling;
+    item.prompt_logprobs = 5;
+    batch.items = {item};
+    const auto got = nesting->execute_observed(batch, inner), expected = plain->execute(batch);
+    REQUIRE(got);
+    REQUIRE(expected);
+    for (uint32_t layer = 0; layer < plain->config().num_layers; ++layer) apart.run_one();
+    CHECK(inner.tokens == apart.tokens);
+    CHECK(got.value().items[0].token == expected.value().items[0].token);
+    const auto& scores = got.value().items[0].prompt_logprobs;
+    const auto& expected_scores = expected.value().items[0].prompt_logprobs;
+    REQUIRE(scores.size() == expected_scores.size());
+    CHECK(scores.size() == 59);
+    for (size_t i = 0; i < scores.size(); ++i) CHECK(scores[i].logprob == expected_scores[i].logprob);
+    for (uint32_t block = 0; block < 4; ++block) {
+      std::vector<uint8_t> bytes[2];
+      for (int which = 0; which < 2; ++which) {
+        bytes[which].resize(plain->kv_layout().num_layers * plain->kv_layout().layer_stride);
+        auto& runner = which == 0 ? *nesting : *plain;
+        CHECK(runner.read_kv(kv::BlockId{block}, 0, runner.config().num_layers, bytes[which].data()));
+      }
+      if (block < 3) CHECK(bytes[0] == bytes[1]);  // the last one is not full
+    }
+  }
+}
+
 // Mean Kullback-Leibler divergence of `other` from `reference`, over positions.
 double mean_divergence(const Scores& reference, const Scores& other) {
   double sum = 0;

@@ -1,5 +1,6 @@
 #include "cluster/node/engine_thread.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tandem::node {
@@ -66,6 +67,8 @@ std::vector<role::EngineNews> EngineThread::take_news() {
     for (role::EngineNews& news : report.news) {
       if (!is_outdated(news, report.num_commands)) all.push_back(std::move(news));
     }
+    // News of the step's own requests, which knew fewer commands, are still to come.
+    if (report.is_early) continue;
     const auto is_known = [&](const auto& change) { return change.second <= report.num_commands; };
     std::erase_if(prefills_, is_known);
     std::erase_if(decodes_, is_known);
@@ -102,30 +105,57 @@ void EngineThread::publish(Report report) {
   if (was_empty) on_news_();
 }
 
+void EngineThread::on_early_news(std::vector<role::EngineNews> news) {
+  if (news.empty()) return;
+  // A step's own requests have had no command since it began that was obeyed.
+  const bool is_own = engine_.is_in_step(request_of(news.front()));
+  publish({is_own ? num_known_to_step_ : num_known_, std::move(news), true});
+}
+
+void EngineThread::at_boundary() {
+  std::vector<EngineCommand> commands;
+  {
+    Lock lock(mutex_);
+    commands.swap(commands_);
+  }
+  num_known_ += commands.size();
+  for (EngineCommand& command : commands) {
+    // In the order of arrival for each request: behind one that waits, all wait.
+    const auto is_same = [&](const EngineCommand& other) { return request_of(other) == request_of(command); };
+    const bool waits = engine_.is_in_step(request_of(command)) || std::ranges::any_of(deferred_, is_same);
+    if (waits) {
+      deferred_.push_back(std::move(command));
+    } else {
+      obey(command);
+    }
+  }
+}
+
 void EngineThread::run() {
-  uint64_t num_commands = 0;
   bool may_compute = false;  // false after a step that had nothing to run: only a command changes that
   for (;;) {
     std::vector<EngineCommand> commands;
     uint64_t step = 0;
     {
       Lock lock(mutex_);
-      while (commands_.empty() && !is_stopping_ && !may_compute) wake_.wait(mutex_);
+      while (commands_.empty() && deferred_.empty() && !is_stopping_ && !may_compute) wake_.wait(mutex_);
       if (is_stopping_) return;
       commands.swap(commands_);
       step = ++newest_step_;
     }
+    num_known_ += commands.size();
+    num_known_to_step_ = num_known_;
+    const bool is_any = !commands.empty() || !deferred_.empty();
+    for (EngineCommand& command : std::exchange(deferred_, {})) obey(command);
     for (EngineCommand& command : commands) obey(command);
-    num_commands += commands.size();
     const uint64_t before = engine_.progress().step_seq;
     std::vector<role::EngineNews> news;
-    if (engine_.has_work()) {
-      news = engine_.run_step([&](std::vector<role::EngineNews> early) { publish({num_commands, std::move(early)}); });
-    }
+    if (engine_.has_work()) news = engine_.run_step(this);
     may_compute = engine_.has_work() && engine_.progress().step_seq != before;
     num_ended_.store(step, std::memory_order_release);
     // Also without news: what waits for the step's end is to be told of it.
-    if (!news.empty() || !commands.empty()) publish({num_commands, std::move(news)});
+    const bool took_any_within = num_known_ != num_known_to_step_;
+    if (!news.empty() || is_any || took_any_within) publish({num_known_to_step_, std::move(news)});
   }
 }
 

@@ -18,7 +18,7 @@ namespace tandem::node {
 using EngineCommand = std::variant<role::StartPrefill, role::StopPrefill, role::StartDecode, role::ExtendTable,
                                    role::StopDecoding>;
 
-class EngineThread {
+class EngineThread final : private StepHost {
  public:
   // `on_news`: called on the engine thread when news wait that nobody has been called for; it only wakes somebody.
   // References outlive it.
@@ -47,9 +47,12 @@ class EngineThread {
   struct Report {
     uint64_t num_commands = 0;  // that the step knew of
     std::vector<role::EngineNews> news;
+    bool is_early = false;  // in the middle of a step, of which later news are still to come
   };
   void run();
   void obey(EngineCommand& command);
+  void on_early_news(std::vector<role::EngineNews> news) override;
+  void at_boundary() override;
   void publish(Report report);
 
   ModelEngine engine_;
@@ -60,6 +63,11 @@ class EngineThread {
   bool is_outdated(const role::EngineNews& news, uint64_t num_commands) const;
   uint64_t num_posted_ = 0;
   Changes prefills_, decodes_;
+
+  // The engine's thread
+  uint64_t num_known_ = 0;               // commands that were taken
+  std::vector<EngineCommand> deferred_;  // of them, those about requests of the step under way
+  uint64_t num_known_to_step_ = 0;
 
   Mutex mutex_;
   CondVar wake_;

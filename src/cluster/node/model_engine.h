@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "base/clock.h"
@@ -29,14 +30,23 @@ struct ModelEngineConfig {
   uint32_t max_sequences = 64;       // items of a step; more decodes than that take turns
   sched::TokenBudget budget{512, 0.2, 16};
   sched::LinePenalty line;
+  uint32_t nested_tokens = 64;       // a prompt of which so much is left is not kept waiting by a step; 0: all wait
   std::vector<TokenId> eos_ids;
 };
 
 // The rule for the stop strings of a request's choice; null: it has none.
 using StopRuleMaker = std::function<std::unique_ptr<sched::StopRule>(const handoff::RequestState& state)>;
 
-// Takes news in the middle of a step. Engine thread; must be quick.
-using NewsSink = std::function<void(std::vector<role::EngineNews>)>;
+// Who is asked and told in the middle of a step. Engine thread; must be quick.
+class StepHost {
+ public:
+  virtual void on_early_news(std::vector<role::EngineNews> news) = 0;
+  // Between two layers: jobs may be started, extended and stopped now, but none of whose request is_in_step().
+  virtual void at_boundary() = 0;
+
+ protected:
+  ~StepHost() = default;
+};
 
 class ModelEngine final : private sched::StepObserver {
  public:
@@ -53,8 +63,13 @@ class ModelEngine final : private sched::StepObserver {
 
   bool has_work() const { return !prefills_.empty() || !decodes_.empty(); }
   // Runs one step and tells what came of it. Empty when there was nothing to run. A step that fails is run again, then
-  // item by item; only requests whose item fails alone end. Parts that are done before the step goes to `tell`, if any.
-  std::vector<role::EngineNews> run_step(const NewsSink& tell = {});
+  // item by item; only requests whose item fails alone end.
+  //
+  // With a host, parts are told of as soon as they are done, and a step with prompts does not keep others waiting: work
+  // that comes meanwhile and is short (decodes, and prompts of which little is left, as after a failover) runs in a
+  // step of its own between two layers, once when it comes and then as often as the budget's target says.
+  std::vector<role::EngineNews> run_step(StepHost* host = nullptr);
+  bool is_in_step(const handoff::RequestId& request) const { return step_.requests.contains(request); }
 
   // Any thread: `read` of parts that were told of. A step that is run again writes parts that it told of again (the
   // same values, for equal work gives equal bits), but not beside `read`.
@@ -75,18 +90,34 @@ class ModelEngine final : private sched::StepObserver {
   };
 
   PrefillRank rank_of(const role::StartPrefill& start);
-  void plan_decodes();
-  void plan_prefills();
-  uint32_t plan_choice(const Id& id, PrefillJob& job, uint32_t choice);
-  void add_item(const Id& id, EngineChoice& choice, uint32_t index, bool is_decode, uint32_t count);
-  sched::StepOutcome execute();
-  void apply(const Planned& planned, const sched::BatchItem& item, sched::ItemOutcome& outcome);
-  void fail(const Id& id, Error error);
-  void report_prefills(std::vector<role::EngineNews>& news);
+  struct Step {
+    sched::Batch batch;
+    std::vector<Planned> planned;
+    std::set<Id> requests;  // that it touches
+    cost::StepShape shape;
+    int64_t began_ns = 0;
+    std::map<Id, role::StepTokens> tokens;
+    std::vector<role::JobFailed> failures;
+    std::vector<role::PartsComputed> coming;  // by prefill, as of its end; of the group to be told of next
+    uint32_t num_groups_told = 0;
+  };
+
+  void plan_decodes(Step& step);
+  void plan_prefills(Step& step);
+  uint32_t plan_choice(Step& step, const Id& id, PrefillJob& job, uint32_t choice);
+  void add_item(Step& step, const Id& id, EngineChoice& choice, uint32_t index, bool is_decode, uint32_t count);
+  sched::StepOutcome execute(const sched::Batch& batch, bool is_observed);
+  void apply(Step& step, const Planned& planned, const sched::BatchItem& item, sched::ItemOutcome& outcome);
+  static void fail(Step& step, const Id& id, Error error);
+  std::vector<role::EngineNews> finish(Step& step, sched::StepOutcome& outcome);
+  void report_prefills(Step& step, std::vector<role::EngineNews>& news);
   void on_layers_written(uint32_t num_layers) override;
+  bool may_nest(const Id& id, const PrefillJob& job) const;
+  bool is_nested_due() const;
+  void run_nested();
   handoff::TokenEntry entry_of(const Id& id, uint32_t choice, const EngineChoice& state,
                                sched::ItemOutcome& outcome) const;
-  std::vector<role::PartsComputed> parts_of_step() const;
+  std::vector<role::PartsComputed> parts_of(const Step& step) const;
 
   const ModelEngineConfig config_;
   sched::StepExecutor& executor_;
@@ -99,16 +130,12 @@ class ModelEngine final : private sched::StepObserver {
   uint64_t next_arrival_ = 1;
   Id last_decode_;                     // where the next step's turn begins
 
-  // Of the step under way
-  sched::Batch batch_;
-  std::vector<Planned> planned_;
-  cost::StepShape shape_;
-  int64_t step_at_ns_ = 0;  // when it began
-  std::map<Id, role::StepTokens> tokens_;
-  std::vector<role::JobFailed> failures_;
-  std::vector<role::PartsComputed> coming_;  // by prefill, as of its end; of the group to be told of next
-  const NewsSink* tell_ = nullptr;           // null: at the step's end
-  uint32_t num_groups_told_ = 0;
+  Step step_;                        // under way
+  StepHost* host_ = nullptr;         // of an observed step
+  uint64_t num_started_ = 0;         // jobs, ever
+  uint64_t num_started_nested_ = 0;  // of them, those that the last step knew, nested ones too
+  int64_t nested_began_ns_ = 0;      // the last one, or the step that holds it
+  int64_t nested_ns_ = 0;            // how long all of this step took
   Mutex rewrite_mutex_;
 
   std::atomic<uint64_t> num_steps_{0};

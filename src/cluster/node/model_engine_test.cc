@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "serve/sched/scripted_executor.h"
 
@@ -109,6 +111,17 @@ TEST_CASE("a prefill is computed in chunks, reports each block once when it is f
   CHECK(rig.executor.num_steps() >= 3);
 }
 
+struct EarlyNews final : StepHost {
+  void on_early_news(std::vector<role::EngineNews> told) override {
+    for (role::EngineNews& one : told) news.push_back(std::move(one));
+  }
+  void at_boundary() override {
+    if (const auto call = std::exchange(at_first_boundary, {})) call();
+  }
+  std::function<void()> at_first_boundary;
+  std::vector<role::EngineNews> news;
+};
+
 // Tells of its layers when it has computed all; may fail after that.
 class LayeredExecutor final : public sched::StepExecutor {
  public:
@@ -121,7 +134,9 @@ class LayeredExecutor final : public sched::StepExecutor {
     --num_failures;
     return Error{ErrorCode::kInternal, "as told"};
   }
+  bool nests_steps() const override { return nests; }
   int num_failures = 0;
+  bool nests = false;
 
  private:
   const uint32_t num_layers_;
@@ -152,9 +167,9 @@ TEST_CASE("groups of layers are told of in the step, each part once, also of a s
           }
         }
       };
-      while (engine.has_work()) {
-        count(late, engine.run_step([&](const std::vector<role::EngineNews>& news) { count(early, news); }));
-      }
+      EarlyNews host;
+      while (engine.has_work()) count(late, engine.run_step(&host));
+      count(early, host.news);
       for (uint32_t part = 0; part < shape.num_parts(); ++part) {
         CHECK(early[part] == (layers_per_group > 0 && part % 3 < 2 ? 1 : 0));
         CHECK(early[part] + late[part] == 1);
@@ -197,6 +212,41 @@ TEST_CASE("prompts go in the order of a single process: begun answers, then by a
     }
   }
   CHECK(order == std::vector<uint64_t>{6, 4, 2, 1, 3, 5});
+}
+
+TEST_CASE("between two layers of a long prompt, decodes and short prompts that came meanwhile run; long ones wait") {
+  ModelEngineConfig config;
+  config.budget = {200, 0, 1};
+  LayeredExecutor executor(3);
+  executor.nests = true;
+  ManualClock clock;
+  ModelEngine engine(config, executor, clock, [](const handoff::RequestState&) { return nullptr; });
+  Rig blocks;
+  EarlyNews host;
+  const auto start = [&](uint64_t id, uint32_t num_prompt) {
+    const handoff::RequestState state = state_of(num_prompt, 1, 8);
+    engine.start_prefill({{0, id}, 1, state, blocks.tables_of(state), {0}});
+  };
+  start(1, 150);
+  host.at_first_boundary = [&] {
+    CHECK(engine.is_in_step({0, 1}));
+    start(2, 40);
+    start(3, 65);
+  };
+  const std::vector<role::EngineNews> last = engine.run_step(&host);
+  const auto is_sampled = [](const std::vector<role::EngineNews>& news, uint64_t id) {
+    return std::ranges::any_of(news, [id](const role::EngineNews& one) {
+      const auto* sampled = std::get_if<role::Sampled>(&one);
+      return sampled != nullptr && sampled->request == RequestId{0, id};
+    });
+  };
+  CHECK(is_sampled(host.news, 2));
+  CHECK(!is_sampled(host.news, 1));
+  CHECK(is_sampled(last, 1));
+  CHECK(!is_sampled(host.news, 3));
+  CHECK(!engine.is_in_step({0, 1}));
+  CHECK(is_sampled(engine.run_step(&host), 3));
+  CHECK(!engine.has_work());
 }
 
 TEST_CASE("choices end by length, by a stop token once min_tokens are out, and by a stop string") {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -76,8 +77,9 @@ class HashExecutor final : public sched::StepExecutor {
   Result<sched::StepOutcome> execute_observed(const sched::Batch& batch, sched::StepObserver& observer) override {
     return run(batch, &observer);
   }
-  // Called in an observed step when so many groups are written and told of.
-  std::function<void(uint32_t num_groups)> between_groups;
+  bool nests_steps() const override { return true; }
+  // As long as it says so, an observed step stays where so many groups are written.
+  std::function<bool(uint32_t num_groups)> holds;
 
   static TokenId token_of(uint64_t first, uint64_t second, const SamplingParams& sampling) {
     return static_cast<TokenId>(mixed(mixed(first, second), sampling.seed + sampling.choice) % 50'000);
@@ -94,7 +96,10 @@ class HashExecutor final : public sched::StepExecutor {
       }
       if (observer == nullptr) continue;
       observer->on_layers_written(group + 1);
-      if (between_groups) between_groups(group + 1);
+      while (holds && holds(group + 1)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        observer->on_layers_written(group + 1);
+      }
     }
     sched::StepOutcome outcome;
     for (const sched::BatchItem& item : batch.items) {

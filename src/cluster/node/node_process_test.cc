@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <thread>
 
 #include "cluster/node/node_for_test.h"
 
@@ -101,12 +101,12 @@ TEST_CASE("node: a prompt's parts arrive group by group while the step that comp
     Counter& arrived = cluster.nodes["d0"]->metrics.counter("tandem_handoff_frames_received_total",
                                                             "KV frames received from peers.");
     std::vector<uint64_t> seen;  // the engine's thread, until the request has ended
-    cluster.nodes["p0"]->executor.between_groups = [&](uint32_t num_groups) {
-      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-      while (arrived.value() < uint64_t{4} * num_groups && std::chrono::steady_clock::now() < end) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      seen.push_back(arrived.value());
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    cluster.nodes["p0"]->executor.holds = [&](uint32_t num_groups) {
+      const uint64_t now = arrived.value();
+      if (now < uint64_t{4} * num_groups && std::chrono::steady_clock::now() < end) return true;
+      seen.push_back(now);
+      return false;
     };
     const handoff::RequestState state = state_of(60, 1, 8, 3);  // one step: three full blocks and a part of one
     const handoff::RequestId id = cluster.gateway->submit(state);
@@ -115,6 +115,30 @@ TEST_CASE("node: a prompt's parts arrive group by group while the step that comp
     cluster.check_answers();
     CHECK(seen == std::vector<uint64_t>{4, 8});
   }
+}
+
+TEST_CASE("node: a long step lets a short prompt and its decode through between two layers") {
+  Cluster cluster({{"m0", Role::kMixed}}, "loop");
+  std::atomic<bool> is_held = true, is_in_step = false;
+  cluster.nodes["m0"]->executor.holds = [&](uint32_t) {
+    is_in_step = true;
+    return is_held.load();
+  };
+  const auto submit = [&](uint32_t num_prompt, uint32_t max_tokens, uint64_t seed) {
+    const handoff::RequestState state = state_of(num_prompt, 1, max_tokens, seed);
+    const handoff::RequestId id = cluster.gateway->submit(state);
+    cluster.expected[id].push_back(expected_tokens(state, 0));
+    return id;
+  };
+  const handoff::RequestId held = submit(60, 8, 3);
+  CHECK(cluster.gateway->turn_until([&] { return is_in_step.load(); }));
+  const handoff::RequestId passing = submit(20, 2, 4);
+  CHECK(cluster.gateway->turn_until([&] { return cluster.gateway->num_open == 1; }));
+  CHECK(cluster.gateway->answers.at(passing) == cluster.expected.at(passing));
+  CHECK(cluster.gateway->answers.at(held)[0].empty());
+  is_held = false;
+  CHECK(cluster.gateway->turn_until([&] { return cluster.gateway->num_open == 0; }));
+  cluster.check_answers();
 }
 
 TEST_CASE("node: mixed nodes serve alone and together") {

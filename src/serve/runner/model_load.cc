@@ -166,14 +166,24 @@ Status ModelRunner::make_plans(const RunnerOptions& options, const model::ModelG
   layer_ends_ = layer_ends_of(body, config_.num_layers);
   num_body_ops_ = static_cast<uint32_t>(body.ops.size());
   logits_row_bytes_ = row_bytes(TD_F32, config_.vocab);
-  TRY_ASSIGN(arena_, device_.alloc(desc.arena_bytes));
-  TRY_ASSIGN(hidden_, device_.alloc(row_bytes(TD_F32, config_.hidden) * options.max_batched_tokens));
-  TRY_ASSIGN(logits_, device_.alloc(logits_row_bytes_ * kHeadRows));
+  // A nested step has few rows: of what it has as its own, most is never touched.
+  for (uint32_t i = 0; i < (options.nests_steps && body_->has_parts() ? 2u : 1u); ++i) {
+    TRY_ASSIGN(Step step, make_step(desc.arena_bytes, options.max_batched_tokens));
+    steps_.push_back(std::move(step));
+  }
   TRY_ASSIGN(device::Stream stream, device_.create_stream());
   stream_ = std::make_unique<device::Stream>(std::move(stream));
   is_host_visible_ = device_.properties().host_visible != 0;
-  if (device_.properties().host_visible == 0) host_logits_.resize(logits_row_bytes_ * kHeadRows / sizeof(float));
   return Done{};
+}
+
+Result<ModelRunner::Step> ModelRunner::make_step(uint64_t arena_bytes, uint32_t max_tokens) {
+  Step step;
+  TRY_ASSIGN(step.arena, device_.alloc(arena_bytes));
+  TRY_ASSIGN(step.hidden, device_.alloc(device_.row_bytes(TD_F32, config_.hidden) * max_tokens));
+  TRY_ASSIGN(step.logits, device_.alloc(logits_row_bytes_ * kHeadRows));
+  if (device_.properties().host_visible == 0) step.host_logits.resize(logits_row_bytes_ * kHeadRows / sizeof(float));
+  return step;
 }
 
 std::vector<std::span<const uint8_t>> ModelRunner::linear_bytes() const {

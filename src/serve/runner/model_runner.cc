@@ -21,20 +21,27 @@ sched::TokenLogprob to_sched(sampling::TokenLogprob from) {
 ModelRunner::~ModelRunner() = default;
 
 Result<sched::StepOutcome> ModelRunner::run(const sched::Batch& batch, sched::StepObserver* observer) {
+  TANDEM_CHECK(num_running_ < steps_.size() && (num_running_ == 0 || batch.copies.empty()));
+  auto outcome = run_in(steps_[num_running_++], batch, observer);
+  --num_running_;
+  return outcome;
+}
+
+Result<sched::StepOutcome> ModelRunner::run_in(Step& step, const sched::Batch& batch, sched::StepObserver* observer) {
   sched::StepOutcome outcome;
   outcome.items.resize(batch.items.size());
-  copies_.clear();
-  for (const sched::BlockCopy& copy : batch.copies) copies_.push_back({kv::index(copy.from), kv::index(copy.to)});
-  TRY(stream_->copy_blocks(kv_.address(), kv_layout_, copies_));
-  TRY(run_body(batch, observer));
-  collect_outputs(batch);
-  for (size_t begin = 0; begin < outputs_.size(); begin += kHeadRows) {
-    TRY(run_head(batch, begin, std::min(begin + kHeadRows, outputs_.size()), outcome));
+  step.copies.clear();
+  for (const sched::BlockCopy& copy : batch.copies) step.copies.push_back({kv::index(copy.from), kv::index(copy.to)});
+  TRY(stream_->copy_blocks(kv_.address(), kv_layout_, step.copies));
+  TRY(run_body(step, batch, observer));
+  collect_outputs(step, batch);
+  for (size_t begin = 0; begin < step.outputs.size(); begin += kHeadRows) {
+    TRY(run_head(step, batch, begin, std::min(begin + kHeadRows, step.outputs.size()), outcome));
   }
   uint32_t row = 0;
   for (size_t i = 0; i < batch.items.size(); ++i) {
     for (uint32_t end = row + batch.items[i].count; row < end; ++row) {
-      if (row_faults_[row] == 0 || outcome.items[i].error) continue;
+      if (step.row_faults[row] == 0 || outcome.items[i].error) continue;
       outcome.items[i].error = Error{
           ErrorCode::kInternal,
           fmt::format("the model computed a value that is not finite at position {} of this request",
@@ -81,33 +88,33 @@ Status ModelRunner::write_kv_slots(kv::BlockId block, uint32_t begin, uint32_t c
   return device_.write_kv_slots(kv_.address(), kv_layout_, kv::index(block), begin, count, from);
 }
 
-Status ModelRunner::run_body(const sched::Batch& batch, sched::StepObserver* observer) {
-  token_ids_.clear();
-  sequences_.clear();
-  blocks_.clear();
+Status ModelRunner::run_body(Step& step, const sched::Batch& batch, sched::StepObserver* observer) {
+  step.token_ids.clear();
+  step.sequences.clear();
+  step.blocks.clear();
   for (const sched::BatchItem& item : batch.items) {
     TANDEM_CHECK(item.count > 0 && item.begin + item.count <= item.tokens.size());
-    sequences_.push_back({static_cast<uint32_t>(token_ids_.size()), item.count, item.begin,
+    step.sequences.push_back({static_cast<uint32_t>(step.token_ids.size()), item.count, item.begin,
                           static_cast<uint32_t>(item.blocks.size()), nullptr});
     const auto new_tokens = item.tokens.subspan(item.begin, item.count);
-    token_ids_.insert(token_ids_.end(), new_tokens.begin(), new_tokens.end());
-    for (kv::BlockId block : item.blocks) blocks_.push_back(kv::index(block));
+    step.token_ids.insert(step.token_ids.end(), new_tokens.begin(), new_tokens.end());
+    for (kv::BlockId block : item.blocks) step.blocks.push_back(kv::index(block));
   }
-  size_t offset = 0;  // only now is blocks_ at its final place
-  for (td_sequence& sequence : sequences_) {
-    sequence.blocks = blocks_.data() + offset;
+  size_t offset = 0;  // only now is step.blocks at its final place
+  for (td_sequence& sequence : step.sequences) {
+    sequence.blocks = step.blocks.data() + offset;
     offset += sequence.num_blocks;
   }
-  row_faults_.assign(token_ids_.size(), 0);
+  step.row_faults.assign(step.token_ids.size(), 0);
   td_bindings bindings{};
-  bindings.arena = arena_.address();
+  bindings.arena = step.arena.address();
   bindings.kv = kv_.address();
-  bindings.external[model::kHiddenSlot] = hidden_.address();
-  bindings.num_tokens = static_cast<uint32_t>(token_ids_.size());
-  bindings.num_sequences = static_cast<uint32_t>(sequences_.size());
-  bindings.token_ids = token_ids_.data();
-  bindings.sequences = sequences_.data();
-  bindings.row_faults = row_faults_.data();
+  bindings.external[model::kHiddenSlot] = step.hidden.address();
+  bindings.num_tokens = static_cast<uint32_t>(step.token_ids.size());
+  bindings.num_sequences = static_cast<uint32_t>(step.sequences.size());
+  bindings.token_ids = step.token_ids.data();
+  bindings.sequences = step.sequences.data();
+  bindings.row_faults = step.row_faults.data();
   TRY(launch_body(bindings, observer));
   return stream_->synchronize();
 }
@@ -124,9 +131,9 @@ Status ModelRunner::launch_body(const td_bindings& bindings, sched::StepObserver
   return body_->launch_part(*stream_, begin, num_body_ops_, bindings);
 }
 
-void ModelRunner::collect_outputs(const sched::Batch& batch) {
-  outputs_.clear();
-  output_rows_.clear();
+void ModelRunner::collect_outputs(Step& step, const sched::Batch& batch) {
+  step.outputs.clear();
+  step.output_rows.clear();
   uint32_t row = 0;
   for (uint32_t i = 0; i < batch.items.size(); ++i) {
     const sched::BatchItem& item = batch.items[i];
@@ -135,43 +142,44 @@ void ModelRunner::collect_outputs(const sched::Batch& batch) {
       const bool is_scored = item.prompt_logprobs >= 0 && position + 1 < item.num_prompt_tokens;
       const bool is_sampled = item.samples && is_last;
       if (!is_scored && !is_sampled) continue;
-      outputs_.push_back({i, position, is_sampled, is_scored});
-      output_rows_.push_back(row);
+      step.outputs.push_back({i, position, is_sampled, is_scored});
+      step.output_rows.push_back(row);
     }
   }
 }
 
-Status ModelRunner::run_head(const sched::Batch& batch, size_t begin, size_t end, sched::StepOutcome& outcome) {
+Status ModelRunner::run_head(Step& step, const sched::Batch& batch, size_t begin, size_t end,
+                             sched::StepOutcome& outcome) {
   td_bindings bindings{};
-  bindings.arena = arena_.address();
+  bindings.arena = step.arena.address();
   bindings.kv = kv_.address();
-  bindings.external[model::kHiddenSlot] = hidden_.address();
-  bindings.external[model::kLogitsSlot] = logits_.address();
+  bindings.external[model::kHiddenSlot] = step.hidden.address();
+  bindings.external[model::kLogitsSlot] = step.logits.address();
   bindings.num_outputs = static_cast<uint32_t>(end - begin);
-  bindings.output_rows = output_rows_.data() + begin;
+  bindings.output_rows = step.output_rows.data() + begin;
   TRY(head_->launch(*stream_, bindings));
-  const auto* logits = static_cast<const uint8_t*>(logits_.address());
-  if (!host_logits_.empty()) {
-    TRY(stream_->copy_to_host(host_logits_.data(), logits_.address(), logits_row_bytes_ * (end - begin)));
-    logits = reinterpret_cast<const uint8_t*>(host_logits_.data());
+  const auto* logits = static_cast<const uint8_t*>(step.logits.address());
+  if (!step.host_logits.empty()) {
+    TRY(stream_->copy_to_host(step.host_logits.data(), step.logits.address(), logits_row_bytes_ * (end - begin)));
+    logits = reinterpret_cast<const uint8_t*>(step.host_logits.data());
   }
   TRY(stream_->synchronize());
   for (size_t i = begin; i < end; ++i) {
-    const OutputRow& row = outputs_[i];
+    const OutputRow& row = step.outputs[i];
     sched::ItemOutcome& item_outcome = outcome.items[row.item];
     if (item_outcome.error) continue;
     const auto* values = reinterpret_cast<const float*>(logits + (i - begin) * logits_row_bytes_);
     if (on_logits_) on_logits_(row.item, row.position, {values, config_.vocab});
-    choose(batch.items[row.item], row, {values, config_.vocab}, item_outcome);
+    choose(step, batch.items[row.item], row, {values, config_.vocab}, item_outcome);
   }
   return Done{};
 }
 
-void ModelRunner::choose(const sched::BatchItem& item, const OutputRow& row, std::span<const float> logits,
+void ModelRunner::choose(Step& step, const sched::BatchItem& item, const OutputRow& row, std::span<const float> logits,
                          sched::ItemOutcome& outcome) {
   if (row.is_scored) {
     auto scored = sampling::token_logprob(logits, item.tokens[row.position + 1],
-                                          static_cast<uint32_t>(item.prompt_logprobs), scratch_);
+                                          static_cast<uint32_t>(item.prompt_logprobs), step.scratch);
     if (!scored) {
       outcome.error = std::move(scored).error();
       return;
@@ -181,7 +189,7 @@ void ModelRunner::choose(const sched::BatchItem& item, const OutputRow& row, std
   if (!row.is_sampled) return;
   const sampling::TokenHistory history{item.tokens.first(item.num_prompt_tokens),
                                        item.tokens.subspan(item.num_prompt_tokens)};
-  auto sampled = sampling::sample(logits, *item.sampling, history, row.position + 1, scratch_);
+  auto sampled = sampling::sample(logits, *item.sampling, history, row.position + 1, step.scratch);
   if (!sampled) {
     outcome.error = std::move(sampled).error();
     return;

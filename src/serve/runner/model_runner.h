@@ -39,6 +39,7 @@ struct RunnerOptions {
   uint32_t max_model_len = 0;               // 0: the model's
   uint32_t max_batched_tokens = 512;
   uint32_t max_sequences = 64;
+  bool nests_steps = false;                 // a step may run in the middle of another, with activations of its own
   std::string pack_cache_directory;         // empty: weights are packed at every start
   std::string passes = "all";
 };
@@ -60,6 +61,7 @@ class ModelRunner final : public sched::StepExecutor {
   Result<sched::StepOutcome> execute_observed(const sched::Batch& batch, sched::StepObserver& observer) override {
     return run(batch, &observer);
   }
+  bool nests_steps() const override { return steps_.size() > 1; }
 
   // The KV of `num_layers` layers of a block from `layer` on, kv_layout().layer_stride bytes each, as the device keeps
   // it: equal fingerprints, equal bytes. On a device that the host can see also beside execute(), from another thread,
@@ -115,13 +117,29 @@ class ModelRunner final : public sched::StepExecutor {
   Status make_fingerprint(std::span<const float> rope_table);
 
   uint8_t* kv_address(kv::BlockId block, uint32_t layer, uint32_t num_layers);
+  // What a step works with; capacity is kept.
+  struct Step {
+    device::Buffer arena, hidden, logits;
+    std::vector<int32_t> token_ids;
+    std::vector<td_sequence> sequences;
+    std::vector<uint32_t> blocks;
+    std::vector<uint8_t> row_faults;
+    std::vector<OutputRow> outputs;
+    std::vector<uint32_t> output_rows;
+    std::vector<td_block_copy> copies;
+    std::vector<float> host_logits;  // when the device's memory is not the host's
+    sampling::Scratch scratch;
+  };
+
+  Result<Step> make_step(uint64_t arena_bytes, uint32_t max_tokens);
   Result<sched::StepOutcome> run(const sched::Batch& batch, sched::StepObserver* observer);
-  Status run_body(const sched::Batch& batch, sched::StepObserver* observer);
+  Result<sched::StepOutcome> run_in(Step& step, const sched::Batch& batch, sched::StepObserver* observer);
+  Status run_body(Step& step, const sched::Batch& batch, sched::StepObserver* observer);
   Status launch_body(const td_bindings& bindings, sched::StepObserver* observer);
-  void collect_outputs(const sched::Batch& batch);
-  Status run_head(const sched::Batch& batch, size_t begin, size_t end, sched::StepOutcome& outcome);
-  void choose(const sched::BatchItem& item, const OutputRow& row, std::span<const float> logits,
-              sched::ItemOutcome& outcome);
+  static void collect_outputs(Step& step, const sched::Batch& batch);
+  Status run_head(Step& step, const sched::Batch& batch, size_t begin, size_t end, sched::StepOutcome& outcome);
+  static void choose(Step& step, const sched::BatchItem& item, const OutputRow& row, std::span<const float> logits,
+                     sched::ItemOutcome& outcome);
 
   device::Device device_;
   model::ModelConfig config_;
@@ -133,7 +151,7 @@ class ModelRunner final : public sched::StepExecutor {
   std::string fingerprint_;
   LogitsObserver on_logits_;
 
-  device::Buffer kv_, arena_, hidden_, logits_;
+  device::Buffer kv_;
   bool is_host_visible_ = false;
   std::unique_ptr<device::Stream> stream_;
   std::unique_ptr<device::DevicePlan> body_, head_;
@@ -141,16 +159,8 @@ class ModelRunner final : public sched::StepExecutor {
   uint32_t num_body_ops_ = 0;
   uint64_t logits_row_bytes_ = 0;
 
-  // Of the step being run; capacity is kept.
-  std::vector<int32_t> token_ids_;
-  std::vector<td_sequence> sequences_;
-  std::vector<uint32_t> blocks_;
-  std::vector<uint8_t> row_faults_;
-  std::vector<OutputRow> outputs_;
-  std::vector<uint32_t> output_rows_;
-  std::vector<td_block_copy> copies_;
-  std::vector<float> host_logits_;  // when the device's memory is not the host's
-  sampling::Scratch scratch_;
+  std::vector<Step> steps_;  // the second is the nested one's
+  uint32_t num_running_ = 0;
 };
 
 }  // namespace tandem::runner

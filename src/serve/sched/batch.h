@@ -55,7 +55,8 @@ struct StepOutcome {
 class StepObserver {
  public:
   // The KV of all the batch's positions in layers [0, num_layers) is written; this step writes none of it again.
-  // Rising; on an executor that cannot tell, not called at all.
+  // Never falling; on an executor that cannot tell, not called at all.
+  // The observer may run another batch here, on an executor that nests_steps().
   virtual void on_layers_written(uint32_t num_layers) = 0;
 
  protected:
@@ -72,6 +73,9 @@ class StepExecutor {
   virtual Result<StepOutcome> execute_observed(const Batch& batch, StepObserver& /*observer*/) {
     return execute(batch);
   }
+  // Whether execute() may be called inside of on_layers_written(), one deep, for a batch that shares no sequence with
+  // the step under way: neither changes a bit of the other.
+  virtual bool nests_steps() const { return false; }
 };
 
 }  // namespace tandem::sched
