@@ -22,7 +22,8 @@ struct Timing {
   uint32_t longest_patience = 64;       // times as long, after that has proved wrong; doubles each time
   Nanos bad_pair_min = 1000 * kMs, bad_pair_max = 30000 * kMs;
   Nanos recovery_deadline = 30000 * kMs;  // Waiting
-  Nanos reopen = 100 * kMs;             // between tries to open a session
+  Nanos reopen = 100 * kMs;             // between tries to open a session; doubles with each that brings no Hello
+  Nanos reopen_max = 2000 * kMs;
   Nanos open_timeout = 500 * kMs;
   Nanos mirror_retry = 500 * kMs;       // unprotected so long: another holder is named
   uint32_t max_attempts_after_first = 8;

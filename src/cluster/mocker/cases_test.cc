@@ -322,13 +322,56 @@ TEST_CASE("nodes of unequal numerics are never a pair") {
   gateway.add_node("d1");
   gateway.on_tick(kSecond, outs);
   const auto hello = [&](const char* id, uint64_t stream, Role role, const Fingerprint& fingerprint) {
-    gateway.on_stream_message(id, stream, Hello{1, {id, 7}, {}, fingerprint, role, 0, 64, 4}, kSecond, outs);
+    Hello said;
+    said.from = {id, 7};
+    said.fingerprint = fingerprint;
+    said.role = role;
+    said.capacity_blocks = 64;
+    said.credits = 4;
+    gateway.on_stream_message(id, stream, said, kSecond, outs);
   };
   hello("d1", 1, Role::kDecode, a);
   hello("p1", 2, Role::kPrefill, b);
   const auto placed = gateway.place({});
   REQUIRE(placed);
   CHECK(placed->source.id == placed->target.id);
+}
+
+TEST_CASE("a node that does not answer is tried ever more rarely, until it says Hello or its record changes") {
+  role::Gateway gateway({{"g0", 1}, {}, 16, 1000, 0, true, true});
+  gateway.add_node("m0");
+  Nanos now = kSecond;
+  // Until a stream is opened: how long that took, and which stream it is.
+  const auto pause = [&] {
+    for (const Nanos begin = now;; now += 50 * kMs) {
+      role::GatewayOuts outs;
+      gateway.on_tick(now, outs);
+      for (const role::GatewayOut& out : outs) {
+        if (std::holds_alternative<role::OpenStream>(out)) return (now - begin) / kMs;
+      }
+    }
+  };
+  const auto lose = [&] {
+    role::GatewayOuts outs;
+    gateway.on_stream_closed("m0", gateway.links().at("m0").stream, now, outs);
+  };
+  const auto pauses = [&](size_t count) {
+    std::vector<Nanos> all;
+    for (size_t i = 0; i < count; ++i) lose(), all.push_back(pause());
+    return all;
+  };
+  CHECK(pause() == 0);
+  CHECK(pauses(7) == std::vector<Nanos>{100, 200, 400, 800, 1600, 2000, 2000});
+  lose();
+  gateway.add_node("m0");
+  CHECK(pause() == 0);
+  CHECK(pauses(2) == std::vector<Nanos>{100, 200});
+  role::GatewayOuts outs;
+  Hello hello;
+  hello.from = {"m0", 7};
+  gateway.on_stream_message("m0", gateway.links().at("m0").stream, hello, now, outs);
+  REQUIRE(gateway.links().at("m0").state == role::LinkState::kOpen);
+  CHECK(pauses(3) == std::vector<Nanos>{100, 100, 200});
 }
 
 }  // namespace

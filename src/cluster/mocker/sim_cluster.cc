@@ -67,8 +67,8 @@ Timing SimCluster::scaled_timing() {
   for (Nanos* timer : {&timing.reserve, &timing.prefill_slack, &timing.transfer_slack, &timing.lease,
                        &timing.gateway_beat, &timing.node_beat_busy, &timing.node_beat_idle, &timing.suspect_min,
                        &timing.suspect_max, &timing.suspect_idle, &timing.self_blame, &timing.stuck_min,
-                       &timing.bad_pair_min, &timing.reopen, &timing.open_timeout, &timing.mirror_retry,
-                       &timing.death_known}) {
+                       &timing.bad_pair_min, &timing.reopen, &timing.reopen_max, &timing.open_timeout,
+                       &timing.mirror_retry, &timing.death_known}) {
     const uint64_t choice = random_.below(3);
     *timer = choice == 0 ? *timer / 2 : choice == 1 ? *timer * 2 : *timer;
   }

@@ -79,6 +79,7 @@ void Gateway::cancel(const RequestId& id, Nanos now, GatewayOuts& out) {
 void Gateway::add_node(const std::string& id) {
   NodeLink& link = links_.try_emplace(id).first->second;
   link.is_retired = link.is_removed = false;
+  link.reopen_pause = link.retry_at = 0;
 }
 
 void Gateway::retire_node(const std::string& id) {
@@ -132,6 +133,7 @@ void Gateway::on_hello(const std::string& node, NodeLink& link, const Hello& hel
   num_false_suspicions_ += link.was_silent && !is_restarted;
   link.was_silent = false;
   link.state = LinkState::kOpen;
+  link.reopen_pause = 0;
   link.hello = hello;
   link.beat = {};
   link.beat.credits = hello.credits;
@@ -244,10 +246,13 @@ void Gateway::suspect(const std::string& node, Nanos now, GatewayOuts& out, Caus
   }
 }
 
+// A dead node's record may stay for long: its address is tried ever more rarely.
 void Gateway::close(NodeLink& link, Nanos now) {
+  const Timing& timing = config_.timing;
   if (link.state == LinkState::kOpen) link.lost_at = now;
+  else link.reopen_pause = std::clamp(2 * link.reopen_pause, timing.reopen, std::max(timing.reopen, timing.reopen_max));
   link.state = LinkState::kClosed;
-  link.retry_at = now + config_.timing.reopen;
+  link.retry_at = now + std::max(timing.reopen, link.reopen_pause);
 }
 
 // Silence beyond what the node's own beats allow, the gateway's own stalls taken off.

@@ -83,6 +83,7 @@ struct NodeLink {
   handoff::Nanos opened_at = 0, retry_at = 0, progressed_at = 0;
   handoff::Nanos lost_at = 0;  // when its last session ended
   bool was_silent = false;    // its last session ended by suspicion
+  handoff::Nanos reopen_pause = 0;  // after the last try that brought no Hello; 0: there was none
   bool is_draining = false;   // its own word or the operator's
   bool is_retired = false;    // its record has gone: no new work
   bool is_removed = false;    // and nothing is open: forgotten as soon as no request knows it
@@ -103,7 +104,8 @@ class Gateway final : public handoff::Placement {
 
   explicit Gateway(GatewayConfig config) : config_(std::move(config)) {}
 
-  // The registry's view. A node that leaves it loses new work only, while its session lives.
+  // The registry's view. A node that leaves it loses new work only, while its session lives. Added again, its record
+  // having changed: a session is tried at once.
   void add_node(const std::string& id);
   void retire_node(const std::string& id);
   void remove_node(const std::string& id);
