@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "base/base64.h"
 #include "base/bounded_queue.h"
 #include "base/clock.h"
 #include "base/hash.h"
@@ -30,6 +31,19 @@ TEST_CASE("wait_drain wakes for an item of another thread, and for wake()") {
   CHECK(got == std::vector<int>{7});
   queue.wake();
   CHECK(queue.wait_drain(1000).empty());
+}
+
+TEST_CASE("Base64 is RFC 4648's, both ways, and nothing else is read") {
+  const std::pair<const char*, const char*> published[] = {{"", ""},         {"f", "Zg=="},     {"fo", "Zm8="},
+                                                           {"foo", "Zm9v"},  {"foob", "Zm9vYg=="},
+                                                           {"fooba", "Zm9vYmE="}, {"foobar", "Zm9vYmFy"}};
+  for (const auto& [bytes, text] : published) {
+    CHECK(to_base64(bytes) == text);
+    CHECK(from_base64(text) == bytes);
+  }
+  CHECK(to_base64(std::string("\xff\x00\xfe", 3)) == "/wD+");
+  CHECK(from_base64("/wD+") == std::string("\xff\x00\xfe", 3));
+  for (const char* bad : {"Z", "Zg=", "Zg==Zg==", "Z===", "====", "Zm9-", "Zm 9"}) CHECK(!from_base64(bad));
 }
 
 TEST_CASE("XXH3-128 of the empty input is the published value") {

@@ -12,7 +12,6 @@ namespace tandem::fetch {
 namespace {
 
 constexpr size_t kMaxErrorTextBytes = 300;
-constexpr size_t kMaxAnswerBytes = 16 << 20;
 constexpr long kLowSpeedBytesPerS = 1;
 
 struct CurlDeleter {
@@ -207,11 +206,34 @@ HttpReply get_once(const HttpGet& request, const std::string& url, bool sends_to
   return std::move(transfer.reply);
 }
 
+struct AnswerBody {
+  std::string text;
+  size_t max_bytes;
+};
+
 size_t on_answer(char* bytes, size_t size, size_t count, void* context) {
-  auto& body = *static_cast<std::string*>(context);
-  if (body.size() + size * count > kMaxAnswerBytes) return CURL_WRITEFUNC_ERROR;
-  body.append(bytes, size * count);
+  auto& body = *static_cast<AnswerBody*>(context);
+  if (size * count > body.max_bytes - body.text.size()) return CURL_WRITEFUNC_ERROR;
+  body.text.append(bytes, size * count);
   return size * count;
+}
+
+void set_tls(CURL* curl, const HttpTls& tls) {
+  if (!tls.ca_file.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, tls.ca_file.c_str());
+  if (!tls.certificate_file.empty()) curl_easy_setopt(curl, CURLOPT_SSLCERT, tls.certificate_file.c_str());
+  if (!tls.key_file.empty()) curl_easy_setopt(curl, CURLOPT_SSLKEY, tls.key_file.c_str());
+}
+
+Error call_failure(const HttpCall& call, CURLcode code, const char* detail) {
+  const std::string what = (call.json ? "POST " : "GET ") + printable_url(call.url);
+  if (code == CURLE_WRITE_ERROR) {
+    return {ErrorCode::kInvalidArgument,
+            what + ": the answer is longer than " + std::to_string(call.max_answer_bytes) + " bytes"};
+  }
+  if (code == CURLE_OPERATION_TIMEDOUT && call.timeout_ms > 0) {
+    return {ErrorCode::kDeadline, what + ": no answer within " + std::to_string(call.timeout_ms) + " ms"};
+  }
+  return transfer_failure(what, code, detail, call.stall_timeout_s).error;
 }
 
 HttpReply failed(const HttpGet& request, const std::string& why) {
@@ -245,33 +267,41 @@ HttpReply http_get(const HttpGet& request, const HttpSink& sink) {
   }
 }
 
-Result<HttpAnswer> http_call(const HttpCall& call) {
+HttpClient::HttpClient() {
   initialise_library();
-  const CurlHandle handle(curl_easy_init());
-  CURL* curl = handle.get();
+  handle_ = curl_easy_init();
+}
+
+HttpClient::~HttpClient() { curl_easy_cleanup(handle_); }
+
+Result<HttpAnswer> HttpClient::call(const HttpCall& call) {
+  CURL* curl = handle_;
+  curl_easy_reset(curl);  // the options, not the connections
   char detail[CURL_ERROR_SIZE] = "";
   curl_slist* list = curl_slist_append(nullptr, "Content-Type: application/json");
   if (!call.bearer_token.empty()) list = curl_slist_append(list, bearer_header(call.bearer_token).c_str());
   const CurlList headers(list);
-  HttpAnswer answer;
+  AnswerBody body{{}, call.max_answer_bytes};
   set_basics(curl, call.url, call.connect_timeout_s, call.stall_timeout_s, detail);
+  set_tls(curl, call.tls);
+  curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, static_cast<long>(call.timeout_ms));
   curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
   curl_easy_setopt(curl, CURLOPT_PROXY, "");
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_answer);
-  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &answer.body);
+  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &body);
   if (call.json) {
     curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.json->size()));
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, call.json->c_str());
   }
-  if (const CURLcode code = curl_easy_perform(curl); code != CURLE_OK) {
-    const std::string what = (call.json ? "POST " : "GET ") + printable_url(call.url);
-    return transfer_failure(what, code, detail_of(code, detail), call.stall_timeout_s).error;
-  }
+  const CURLcode code = curl_easy_perform(curl);
+  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);  // it outlives `detail`
+  if (code != CURLE_OK) return call_failure(call, code, detail_of(code, detail));
   long status = 0;
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
-  answer.status = static_cast<int>(status);
-  return answer;
+  return HttpAnswer{static_cast<int>(status), std::move(body.text)};
 }
+
+Result<HttpAnswer> http_call(const HttpCall& call) { return HttpClient().call(call); }
 
 Error http_status_error(const std::string& url, const HttpReply& reply) {
   const int status = reply.head.status;

@@ -51,12 +51,20 @@ using HttpSink = std::function<Status(const HttpHead& head, std::string_view byt
 
 HttpReply http_get(const HttpGet& request, const HttpSink& sink);
 
+// PEM files. Empty: the system's authorities, and no certificate of our own.
+struct HttpTls {
+  std::string ca_file, certificate_file, key_file;
+};
+
 struct HttpCall {
   std::string url;
   std::optional<std::string> json;  // a POST of it; absent: a GET
   std::string bearer_token;         // empty: none
   int connect_timeout_s = 5;
   int stall_timeout_s = 30;
+  int timeout_ms = 0;  // of the whole call; 0: none
+  size_t max_answer_bytes = 16 << 20;
+  HttpTls tls = {};
 };
 
 struct HttpAnswer {
@@ -64,8 +72,21 @@ struct HttpAnswer {
   std::string body;  // of any status
 };
 
-// No proxy is asked. An Error: no answer came, or more than 16 MB.
+// No proxy is asked. An Error: no answer came in time, or a longer one than allowed.
 Result<HttpAnswer> http_call(const HttpCall& call);
+
+// http_call over and over: keeps its connections open in between. One thread at a time.
+class HttpClient {
+ public:
+  HttpClient();
+  ~HttpClient();
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
+  Result<HttpAnswer> call(const HttpCall& call);
+
+ private:
+  void* handle_;  // the library's
+};
 
 // The Error for a reply that is not 2xx.
 Error http_status_error(const std::string& url, const HttpReply& reply);
