@@ -12,7 +12,7 @@ ID=unknown PRETTY_NAME="an unknown system"
 build=(g++ cmake ninja-build pkg-config ccache git ca-certificates procps xz-utils
   libboost1.81-dev:libboost1.83-dev libsimdjson-dev libfmt-dev libcli11-dev libtomlplusplus-dev doctest-dev
   libxxhash-dev libcurl4-openssl-dev libssl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler python3 python3-pip)
-tests=(openssl python3-venv libsimde-dev clang-19 libclang-rt-19-dev)
+tests=(openssl python3-venv libsimde-dev clang-19 libclang-rt-19-dev etcd-server)
 dev=(clang-format-19 clang-tidy-19)
 case $stage in
   build) want=("${build[@]}") ;;
@@ -59,6 +59,10 @@ if [ ${#missing[@]} -gt 0 ]; then
   "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=300 update -qq
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 \
     install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  # The tests start an etcd of their own; the package's service, on the ports that all know, is not wanted here.
+  if [[ " ${missing[*]} " == *" etcd-server "* && -d /run/systemd/system ]]; then
+    "${as_root[@]}" systemctl disable -q --now etcd || true
+  fi
 fi
 
 # Python packages for the tests live in a venv; Debian's pip refuses to install anywhere else.

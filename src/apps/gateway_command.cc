@@ -6,6 +6,7 @@
 #include "api/cluster/cluster_api.h"
 #include "api/openai/openai_api.h"
 #include "api/openai/serving_gate.h"
+#include "apps/cluster_access.h"
 #include "apps/cluster_facts.h"
 #include "apps/front.h"
 #include "apps/signal_watcher.h"
@@ -17,7 +18,6 @@
 #include "apps/wiring.h"
 #include "base/log.h"
 #include "cluster/gateway/gateway_process.h"
-#include "cluster/registry/file_registry.h"
 
 namespace tandem::apps {
 namespace {
@@ -69,7 +69,7 @@ struct Front {
 };
 
 // Until a node has told them; a signal meanwhile ends the process (SignalWatcher). The registry is looked at over and
-// over: its file may come later than this process.
+// over: it may come later than this process.
 ClusterFacts wait_for_facts(registry::Registry& registry, SignalWatcher& signals) {
   for (bool is_said = false;; signals.wait(kPoll_s)) {
     const auto polled = registry.poll(0);
@@ -108,19 +108,22 @@ Result<int> run_gateway(const cli::Invocation& invocation) {
   SupervisorChannel supervisor;
   TRY_ASSIGN(std::string key, admin_key(values));
   TRY_ASSIGN(const StateFolder folder, StateFolder::open(values.text("cluster")));
-  registry::FileRegistry registry(values.has("registry") ? values.text("registry") : folder.registry());
+  TRY_ASSIGN(std::optional<rpc::TlsFiles> tls, cluster_tls(values));
+  TRY_ASSIGN(const std::unique_ptr<registry::Registry> registry, open_registry(values, folder));
   Front front(values, std::move(key));
   // The port is taken first, as in serve.
   TRY_ASSIGN(front.server, listen(values, [&front](http::HttpRequest request, auto writer) {
                front(std::move(request), std::move(writer));
              }));
   TRY_ASSIGN(front.model, load_text(invocation.positionals[0], values));
-  const ClusterFacts facts = wait_for_facts(registry, signals);
+  const ClusterFacts facts = wait_for_facts(*registry, signals);
   const openai::ApiConfig config =
       api_config(values, {invocation.positionals[0], front.model.sampling, facts.fingerprint});
-  TRY_ASSIGN(front.gateway, gateway::GatewayProcess::start(
-                                gateway_config(values, front.model.config, facts, config.served_names[0], front.spans),
-                                registry, front.clock, front.metrics));
+  gateway::GatewayProcessConfig process =
+      gateway_config(values, front.model.config, facts, config.served_names[0], front.spans);
+  process.rpc.tls = std::move(tls);
+  TRY_ASSIGN(front.gateway,
+             gateway::GatewayProcess::start(std::move(process), *registry, front.clock, front.metrics));
   front.control.emplace(*front.gateway, front.spans);
   front.api = std::make_unique<openai::OpenAiApi>(*front.gateway, *front.model.text, config, front.metrics,
                                                   front.clock);

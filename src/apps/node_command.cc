@@ -4,8 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "apps/cluster_access.h"
 #include "apps/cluster_facts.h"
-#include "apps/model_source.h"
+#include "apps/node_metrics.h"
 #include "apps/runner_memory.h"
 #include "apps/signal_watcher.h"
 #include "apps/span_output.h"
@@ -15,14 +16,12 @@
 #include "apps/wiring.h"
 #include "base/log.h"
 #include "cluster/node/node_process.h"
-#include "cluster/registry/file_registry.h"
-#include "serve/runner/file_hash.h"
 #include "serve/text/text_stop_rule.h"
 
 namespace tandem::apps {
 namespace {
 
-constexpr double kLook_s = 0.2;  // at the registry
+constexpr double kLook_s = 0.2;  // at what an operator has said
 // What a connection still moves beside others on busy cores: a hand-off that takes twice as long is given up. A peer
 // that is gone shows much sooner.
 constexpr double kLeastPushRate = 100e6;
@@ -56,12 +55,6 @@ handoff::Fingerprint fingerprint_of(const runner::ModelRunner& runner, std::stri
   fingerprint.num_layers = kv.num_layers;
   fingerprint.num_kv_heads = kv.num_kv_heads;
   return fingerprint;
-}
-
-Result<std::string> weights_hash(const std::string& model) {
-  TRY_ASSIGN(const std::string path, locate_model(model));
-  TRY_ASSIGN(const model::WeightFiles files, model::WeightFiles::open(path));
-  return runner::cached_file_hash(files, cache_folder() + "/packed");
 }
 
 node::NodeProcessConfig node_config(const OptionValues& values, const StateFolder& folder,
@@ -101,18 +94,9 @@ node::StopRuleMaker stop_rules(const text::Tokenizer& tokenizer) {
   };
 }
 
-// Whether an operator has taken it out, which its record says.
-bool is_told_to_drain(registry::Registry& registry, const handoff::NodeRef& self) {
-  const auto polled = registry.poll(0);
-  if (!polled || !polled.value()) return false;
-  const auto it = (*polled.value()).nodes.find(self.id);
-  return it != (*polled.value()).nodes.end() && it->second.incarnation == self.incarnation &&
-         it->second.state == registry::NodeState::kDraining;
-}
-
 // Until a signal comes or an operator takes the node out.
-void wait_for_end(SignalWatcher& signals, registry::Registry& registry, const node::NodeProcess& node) {
-  while (!signals.wait(kLook_s) && !is_told_to_drain(registry, node.self())) {
+void wait_for_end(SignalWatcher& signals, const node::NodeProcess& node) {
+  while (!signals.wait(kLook_s) && !node.is_told_to_drain()) {
   }
 }
 
@@ -134,23 +118,27 @@ Result<int> run_node(const cli::Invocation& invocation) {
   SupervisorChannel supervisor;
   TRY(check_name("node", node_name(values)));
   TRY_ASSIGN(const StateFolder folder, StateFolder::open(values.text("cluster")));
-  registry::FileRegistry registry(values.has("registry") ? values.text("registry") : folder.registry());
-  TRY_ASSIGN(const LoadedModel model, load_model(invocation.positionals[0], values));
+  TRY_ASSIGN(std::optional<rpc::TlsFiles> tls, cluster_tls(values));
+  TRY_ASSIGN(const std::unique_ptr<registry::Registry> registry, open_registry(values, folder));
+  TRY_ASSIGN(const LoadedModel model, load_model(invocation.positionals[0], values, true));
   TRY_ASSIGN(const std::unique_ptr<RunnerMemory> kv, RunnerMemory::over(*model.runner));
   const uint32_t room = std::min(model.runner->max_model_len(),
                                  model.runner->num_blocks() / 4 * model.runner->block_tokens());
-  TRY(tell_cluster_facts(registry, {room, model.runner->fingerprint()}));
+  TRY(tell_cluster_facts(*registry, {room, model.runner->fingerprint()}));
   const SystemClock clock;
   MetricRegistry metrics;
+  TRY_ASSIGN(const std::unique_ptr<NodeMetrics> shown, NodeMetrics::open(values, metrics));
   node::NodeProcessConfig config = node_config(values, folder, *model.runner, *kv);
-  TRY_ASSIGN(std::string weights, weights_hash(invocation.positionals[0]));
   SpanOutput spans(values, metrics);
   spans.set_process(config.policy.self.id);
   config.spans = &spans;
-  config.policy.fingerprint = fingerprint_of(*model.runner, std::move(weights));
+  config.rpc.tls = std::move(tls);
+  if (shown != nullptr) config.metrics_url = shown->url();
+  config.policy.fingerprint = fingerprint_of(*model.runner, model.weights_hash);
   TRY_ASSIGN(const std::unique_ptr<node::NodeProcess> node,
-             node::NodeProcess::start(std::move(config), *model.runner, *kv, registry,
+             node::NodeProcess::start(std::move(config), *model.runner, *kv, *registry,
                                       stop_rules(model.text->tokenizer), clock, metrics));
+  if (shown != nullptr) shown->set_ready(true);
   signals.start_reporting();
   log_info("apps", "node ready",
            {{"node", node->self().id},
@@ -160,7 +148,8 @@ Result<int> run_node(const cli::Invocation& invocation) {
             {"max_model_len", std::to_string(room)}});
   supervisor.look_before_beats([&node] { return fmt::format("requests {}", node->load().num_requests); });
   supervisor.say("ready");
-  wait_for_end(signals, registry, *node);
+  wait_for_end(signals, *node);
+  if (shown != nullptr) shown->set_ready(false);
   drain(*node, values.number("drain-timeout"));
   supervisor.look_before_beats({});
   return kExitDone;

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "apps/cluster_access.h"
 #include "apps/cluster_screen.h"
 #include "apps/front.h"
 #include "apps/model_source.h"
@@ -52,12 +53,13 @@ std::string flag_text(const OptionSpec& spec, const OptionValues& values) {
   return {};
 }
 
-// What was chosen here and `command` takes too, as flags; keys as variables, since others can read a command line.
+// What was chosen here and `command` takes too, as flags, but for what each child has of its own; keys as variables,
+// since others can read a command line.
 void pass_on(const OptionValues& values, const char* command, supervisor::ChildSpec& child) {
   for (const OptionSpec& spec : cli::find_command(command)->all_options()) {
     const bool is_chosen = values.find(spec.name) != nullptr && values.has(spec.name) &&
                            values.source(spec.name) != OptionSource::kDefault;
-    if (!is_chosen || spec.name == "config") continue;
+    if (!is_chosen || spec.name == "config" || spec.name == "metrics-port") continue;
     if (spec.name == "trace-file" && command != std::string_view(kGateway)) continue;  // it has the nodes' parts
     const std::string text = flag_text(spec, values);
     if (spec.name == "api-key") {
@@ -96,6 +98,10 @@ std::vector<supervisor::ChildSpec> node_specs(const std::string& model, const Op
     child.arguments = {"node", model, "--name=" + child.name,
                        fmt::format("--role={}", registry::role_name(nodes[i].role))};
     pass_on(values, "node", child);
+    if (values.has("metrics-port")) {
+      const int64_t first = values.integer("metrics-port");
+      child.arguments.push_back(fmt::format("--metrics-port={}", first == 0 ? 0 : first + i));
+    }
     if (num_threads == 0) child.arguments.push_back(fmt::format("--threads={}", plan[i].num_threads));
     if (!sizes_pool && kv_bytes >= 1) child.arguments.push_back(fmt::format("--kv-memory={:.0f}", kv_bytes));
     child.cores = plan[i].cores;
@@ -197,6 +203,8 @@ Result<int> run_up(const cli::Invocation& invocation) {
   TRY(locate_model(invocation.positionals[0]));  // asks whether to fetch it, which the children cannot
   TRY_ASSIGN(const StateFolder folder, StateFolder::open(values.text("cluster")));
   TRY_ASSIGN(const transport::OwnedFd lock, lock_cluster(folder, values.text("cluster")));
+  TRY(cluster_tls(values));  // what is wrong with these is said once, here
+  TRY(open_registry(values, folder));
   std::vector<supervisor::ChildSpec> children = node_specs(invocation.positionals[0], values, folder);
   children.insert(children.begin(), gateway_spec(invocation.positionals[0], values, folder));
   remove_leftovers(folder, children);

@@ -11,6 +11,7 @@
 #include "base/mapped_file.h"
 #include "cluster/supervisor/topology.h"
 #include "plugins/cpu/cpu_plugin.h"
+#include "serve/runner/file_hash.h"
 
 namespace tandem::apps {
 namespace {
@@ -143,7 +144,7 @@ Result<runner::RunnerOptions> runner_options(const OptionValues& values, const s
   return options;
 }
 
-Result<LoadedModel> load_model(const std::string& model, const OptionValues& values) {
+Result<LoadedModel> load_model(const std::string& model, const OptionValues& values, bool hashes_weights) {
   TRY_ASSIGN(const std::string path, locate_model(model));
   TRY_ASSIGN(const runner::RunnerOptions options, runner_options(values, path));
   TRY_ASSIGN(const model::WeightFiles files, model::WeightFiles::open(path));
@@ -155,8 +156,9 @@ Result<LoadedModel> load_model(const std::string& model, const OptionValues& val
   text_thread.join();
   if (!runner) return std::move(runner).error();
   if (!*text) return std::move(*text).error();
-  LoadedModel loaded{std::move(runner).value(), std::make_unique<text::TextModel>(std::move(*text).value()), {}};
+  LoadedModel loaded{std::move(runner).value(), std::make_unique<text::TextModel>(std::move(*text).value()), {}, {}};
   TRY_ASSIGN(loaded.sampling, obey_text_options(values, files, *loaded.text));
+  if (hashes_weights) loaded.weights_hash = runner::cached_file_hash(files, cache_folder() + "/packed");
   limit_cache_beside(values, path, *loaded.runner);
   log_loaded(path, *loaded.runner);
   return loaded;

@@ -28,11 +28,12 @@ struct LoadedModel {
   std::unique_ptr<runner::ModelRunner> runner;
   std::unique_ptr<text::TextModel> text;  // borrowed by the API: keeps its address
   openai::SamplingDefaults sampling;      // of API requests that leave it open
+  std::string weights_hash;               // of the files' content, if it was asked for
 };
 
 // Finds MODEL, maps its files, and loads weights and tokenizer side by side. With --chat-template that template takes
-// the place of the model's.
-Result<LoadedModel> load_model(const std::string& model, const OptionValues& values);
+// the place of the model's. `hashes_weights`: the first time reads every byte.
+Result<LoadedModel> load_model(const std::string& model, const OptionValues& values, bool hashes_weights = false);
 
 // What a process needs of MODEL that serves its text and leaves its weights to others.
 struct LoadedText {

@@ -52,8 +52,8 @@ CommandSpec up_command() {
       .examples = {{"tandem up smollm2 --topology 2P1D", "two nodes for prefill, one for decode"},
                    {"tandem up smollm2 --topology 3M --cluster test --port 8001", "three mixed nodes, as a second one"},
                    {"tandem status --cluster test", "its state, from elsewhere on this machine"}},
-      .groups = {up_options(), transfer_options(), server_options(), scheduling_options(), queue_options(),
-                 text_options(), model_options(), kv_options(), trace_options(), general_options()},
+      .groups = {up_options(), transfer_options(), cluster_security_options(), server_options(), scheduling_options(),
+                 queue_options(), text_options(), model_options(), kv_options(), trace_options(), general_options()},
   };
 }
 
@@ -68,16 +68,16 @@ std::vector<CommandSpec> cluster_commands() {
        .examples = {{"tandem node smollm2 --role decode --name d1", "in the cluster `default`"},
                     {"tandem node smollm2 --control-host 10.0.0.5 --data-address tcp:10.0.0.5:0",
                      "reached from other machines"}},
-       .groups = {node_options(), transfer_options(), scheduling_options(), model_options(), kv_options(),
-                  trace_options(), general_options()}},
+       .groups = {node_options(), transfer_options(), cluster_security_options(), scheduling_options(), model_options(),
+                  kv_options(), trace_options(), general_options()}},
       {.name = "gateway",
        .summary = "Serve a cluster's nodes over the OpenAI API",
        .details = "Serves as soon as a node has joined. Loads no weights. Its operator asks it with status, drain and "
                   "role.",
        .positionals = {kModel},
        .examples = {{"tandem gateway smollm2 --port 8000", "of the cluster `default`"}},
-       .groups = {gateway_options(), server_options(), queue_options(), text_options(), length_options(),
-                  trace_options(), general_options()}},
+       .groups = {gateway_options(), cluster_security_options(), server_options(), queue_options(), text_options(),
+                  length_options(), trace_options(), general_options()}},
       {.name = "status",
        .summary = "Show the nodes of a cluster",
        .examples = {{"tandem status", "of the cluster `default` on this machine"},

@@ -29,7 +29,16 @@ OptionSpec cluster_name() {
 
 OptionSpec registry_path() {
   return {.name = "registry", .default_note = "registry.json in the cluster's folder",
-          .help = "File that says who is a member and in which role"};
+          .help = "What says who is a member and in which role: a file, or an etcd store, "
+                  "etcd://HOST:PORT[,HOST:PORT...]/PREFIX (etcd+https:// with TLS)"};
+}
+
+OptionSpec metrics_port(std::string_view help) {
+  return {.name = "metrics-port", .type = kInteger, .default_note = "none", .min = 0, .max = 65535, .help = help};
+}
+
+OptionSpec metrics_host() {
+  return {.name = "metrics-host", .default_text = "127.0.0.1", .help = "Address of a node's metrics"};
 }
 
 OptionSpec admin_key_file(std::string_view help) {
@@ -150,7 +159,11 @@ OptionGroup up_options() {
               {.name = "topology", .default_text = "1P1D",
                .help = "Numbers of prefill, decode and mixed nodes: 2P1D, 3M, 1P1D1M"},
               cluster_name(),
+              registry_path(),
               mirror_tokens(),
+              metrics_port("Port on which the first node serves GET /metrics and /health, each further one on the "
+                           "next; 0: any free ones. `tandem status --json` says which"),
+              metrics_host(),
               admin_key_file("File with the key that operators on other machines send to the gateway"),
           }};
 }
@@ -168,6 +181,9 @@ OptionGroup node_options() {
               {.name = "control-port", .type = kInteger, .default_text = "0", .min = 0, .max = 65535,
                .help = "Port on which gateways reach it; 0: any free one"},
               mirror_tokens(),
+              metrics_port("Port on which the node serves GET /metrics and /health; 0: any free one. `tandem status "
+                           "--json` says which"),
+              metrics_host(),
               drain_timeout(),
           }};
 }
@@ -182,6 +198,18 @@ OptionGroup transfer_options() {
                .help = "When a prompt's KV goes to the decode node: as layers are computed, or step by step"},
               {.name = "kv-rate", .type = kBytes, .default_text = "0", .min = 0,
                .help = "Bytes a second of KV to one other node at most; 0: no limit"},
+          }};
+}
+
+OptionGroup cluster_security_options() {
+  return {"Security of the cluster",
+          {
+              {.name = "cluster-cert", .default_note = "plain text",
+               .help = "PEM file with this process's certificate, for mutual TLS between gateways and nodes. It names "
+                       "the address by which the process is reached"},
+              {.name = "cluster-key", .default_note = "plain text", .help = "PEM file with the certificate's key"},
+              {.name = "cluster-ca", .default_note = "plain text",
+               .help = "PEM file with the authorities whose certificates may join; also for a registry over TLS"},
           }};
 }
 

@@ -16,6 +16,7 @@ OptionGroup node_options();
 OptionGroup transfer_options();
 OptionGroup gateway_options();
 OptionGroup trace_options();       // where the timelines of requests go
+OptionGroup cluster_security_options();
 OptionGroup operator_options();    // how status, drain and role reach the gateway
 OptionGroup length_options();      // --max-model-len alone
 OptionGroup text_options();        // chat template and tokens

@@ -32,6 +32,7 @@ ClusterStatus status_of(const registry::ViewKeeper& view, const role::Gateway& p
     node.role = registry::role_name(record.role);
     node.state = state_of(record, link, timing, now);
     node.pid = record.pid;
+    node.metrics = record.metrics;
     node.incarnation = record.incarnation;
     node.role_epoch = record.role_epoch;
     if (link == nullptr || link->state != LinkState::kOpen) continue;
@@ -53,6 +54,7 @@ std::string to_json(const ClusterStatus& status) {
     json.key("pid");
     if (node.pid == 0) json.null();
     else json.unsigned_integer(node.pid);
+    if (!node.metrics.empty()) json.key("metrics").string(node.metrics);
     json.key("incarnation").unsigned_integer(node.incarnation).key("role_epoch").unsigned_integer(node.role_epoch);
     json.key("running").unsigned_integer(node.num_running).key("waiting").unsigned_integer(node.num_waiting);
     json.key("kv").begin_object();

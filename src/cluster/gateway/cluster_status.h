@@ -15,6 +15,7 @@ struct KvStatus {  // blocks
 };
 struct NodeStatus {
   std::string id, role, state;
+  std::string metrics = {};  // URL; empty: none
   uint64_t pid = 0;  // 0: not said
   uint64_t incarnation = 0, role_epoch = 0;
   uint32_t num_running = 0, num_waiting = 0;

@@ -76,9 +76,18 @@ void GatewayLoop::on_event(const rpc::RpcEvent& event, Nanos now) {
   if (event.kind == rpc::RpcEvent::Kind::kFrame) return on_message(*key, event.frame, now);
   if (event.kind != rpc::RpcEvent::Kind::kClosed) return;
   streams_.forget(*key);
+  log_unmet(*key, event.reason);
   role::GatewayOuts outs;
   lose(*key, now, outs, event.reason.code == ErrorCode::kNotFound);
   carry_out(outs, now);
+}
+
+// Of tries in a row that bring no Hello only the first is said.
+void GatewayLoop::log_unmet(const NodeStreams::Key& key, const Error& why) const {
+  const auto link = policy_.links().find(key.node);
+  if (link == policy_.links().end() || link->second.state != role::LinkState::kOpening) return;
+  if (link->second.reopen_pause != 0) return;
+  log_warning("cluster/gateway", "no session with a node", {{"node", key.node}, {"why", why.message}});
 }
 
 void GatewayLoop::on_message(const NodeStreams::Key& key, const std::string& frame, Nanos now) {

@@ -50,6 +50,7 @@ class GatewayLoop {
   void carry_out(role::GatewayOuts& outs, handoff::Nanos now);
   void open_stream(const role::OpenStream& open, handoff::Nanos now, role::GatewayOuts& next);
   void on_message(const NodeStreams::Key& key, const std::string& frame, handoff::Nanos now);
+  void log_unmet(const NodeStreams::Key& key, const Error& why) const;
   void lose(const NodeStreams::Key& key, handoff::Nanos now, role::GatewayOuts& next, bool is_refused = false);
   void on_session_closed(const std::string& node);
   void on_moved(const role::RequestMoved& moved, handoff::Nanos now);

@@ -9,8 +9,8 @@
 #include "base/bounded_queue.h"
 #include "base/log.h"
 #include "cluster/gateway/gateway_loop.h"
-#include "cluster/gateway/registry_watch.h"
 #include "cluster/gateway/request_state.h"
+#include "cluster/registry/registry_watch.h"
 
 namespace tandem::gateway {
 namespace {
@@ -44,7 +44,7 @@ class Process final : public GatewayProcess {
     loop_ = std::make_unique<GatewayLoop>(config_.policy, std::move(streams), gate_, metrics_,
                                           config_.spans);
     look_back();
-    watch_ = std::make_unique<RegistryWatch>(registry_, config_.registry_poll_s, [this] { inbox_.wake(); });
+    watch_ = std::make_unique<registry::RegistryWatch>(registry_, config_.registry_poll_s, [this] { inbox_.wake(); });
     thread_ = std::thread([this] { run(); });
     return Done{};
   }
@@ -214,7 +214,7 @@ class Process final : public GatewayProcess {
   BoundedQueue<Arrival> mailbox_;
   rpc::RpcInbox inbox_;                 // wakes the thread, whatever there is to do
   std::unique_ptr<GatewayLoop> loop_;   // of the gateway thread, once that runs
-  std::unique_ptr<RegistryWatch> watch_;
+  std::unique_ptr<registry::RegistryWatch> watch_;
   std::thread thread_;
 
   std::atomic<bool> is_stopping_{false}, can_serve_{false};

@@ -52,7 +52,8 @@ class GatewayProcess : public engine::Generator {
   // {"nodes": [{"id", "role": "prefill|decode|mixed|gateway", "state": "starting|ready|draining|suspect|dead|left",
   // "pid", "incarnation", "role_epoch", "running", "waiting",
   // "kv": {"private_total", "private_free", "shared_total", "shared_free"}}], "view"}.
-  // This gateway is one of them. Numbers of a node that has not said them are null.
+  // A node that serves its own metrics has their URL as "metrics". This gateway is one of the nodes.
+  // Numbers of a node that has not said them are null.
   virtual std::string status_json() = 0;
 
   // No new work for the node, its decodes move elsewhere. Goes on without the registry, which is told too, so that

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <random>
 #include <thread>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "cluster/node/part_recorder.h"
 #include "cluster/node/peer_links.h"
 #include "cluster/node/session_server.h"
+#include "cluster/registry/registry_watch.h"
 #include "cluster/wire/peer_codec.h"
 #include "cluster/wire/wire_limits.h"
 
@@ -22,7 +24,7 @@ using handoff::NodeRef;
 namespace {
 
 constexpr int64_t kBusyTickNs = 5'000'000, kIdleTickNs = 50'000'000;
-constexpr int64_t kPollNs = 200'000'000;  // of the registry
+constexpr double kPoll_s = 0.2;  // of the registry
 constexpr uint32_t kLookaheadTokens = 16;
 
 uint64_t draw_incarnation() {
@@ -64,11 +66,11 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
     Lock lock(load_mutex_);
     return is_idle_;
   }
+  bool is_told_to_drain() const override { return is_told_to_drain_; }
   void drain() override {
-    loop_->post([this] {
-      node_->drain();
-      set_state(registry::NodeState::kDraining);
-    });
+    loop_->post([this] { node_->drain(); });
+    const Status set = registry_.set_state(self().id, self().incarnation, registry::NodeState::kDraining);
+    if (!set) log_warning("cluster/node", "the registry was not told", {{"why", set.error().message}});
   }
   void stop() override {
     end();
@@ -78,15 +80,11 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
 
  private:
   void end();
-  void set_state(registry::NodeState state) {
-    const Status set = registry_.set_state(self().id, self().incarnation, state);
-    if (!set) log_warning("cluster/node", "the registry was not told", {{"why", set.error().message}});
-  }
 
   // All that follows: the loop's thread.
   void on_timer() override;
   void on_news();
-  void poll_registry();
+  void on_view(std::optional<registry::View> view);
   void on_session_message(const std::string& gateway, uint64_t stream,
                           const handoff::SessionMessage& message) override {
     recorder_.on_message(message);
@@ -125,7 +123,8 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
   std::unique_ptr<EngineThread> engine_;
   std::unique_ptr<SessionServer> sessions_;
   registry::View view_;
-  int64_t polled_at_ns_ = INT64_MIN / 2;
+  std::atomic<bool> is_told_to_drain_ = false;
+  std::unique_ptr<registry::RegistryWatch> watch_;
   std::thread thread_;
 
   mutable Mutex load_mutex_;
@@ -148,13 +147,15 @@ Status Process::open(sched::StepExecutor& executor, StopRuleMaker make_stop_rule
   TRY_ASSIGN(sessions_, SessionServer::start(*loop_, config_.control_host, config_.control_port, config_.rpc, *this));
   registry::NodeRecord record{policy.self.id, policy.self.incarnation, policy.role, 0, registry::NodeState::kReady,
                               config_.control_host + ":" + std::to_string(sessions_->port()), links_->address(),
-                              static_cast<uint64_t>(getpid())};
+                              static_cast<uint64_t>(getpid()), config_.metrics_url};
   TRY_ASSIGN(record, registry_.join(record));
   policy.role = record.role;
   policy.role_epoch = record.role_epoch;
   node_ = std::make_unique<role::Node>(policy);
   publish_load();
   loop_->post([this] { on_timer(); });
+  watch_ = std::make_unique<registry::RegistryWatch>(registry_, kPoll_s,
+                                                     [this] { loop_->post([this] { on_view(watch_->take()); }); });
   thread_ = std::thread([this] { loop_->run(); });
   log_info("cluster/node", "serving", {{"node", policy.self.id}, {"role", registry::role_name(policy.role)},
                                        {"control", record.control}, {"data", record.data}});
@@ -163,6 +164,7 @@ Status Process::open(sched::StepExecutor& executor, StopRuleMaker make_stop_rule
 
 void Process::end() {
   if (!thread_.joinable()) return;
+  watch_->stop();
   loop_->stop();
   thread_.join();
   sessions_.reset();
@@ -276,29 +278,31 @@ void Process::on_news() {
 
 void Process::on_timer() {
   with_node([&](role::NodeActions& out) { node_->on_tick(engine_->progress(), now(), out); });
-  if (now() - polled_at_ns_ >= kPollNs) poll_registry();
   sessions_->on_tick(now());
   publish_load();
   loop_->set_timer(*this, now() + (node_->num_entries() > 0 ? kBusyTickNs : kIdleTickNs));
 }
 
-void Process::poll_registry() {
-  polled_at_ns_ = now();
-  auto polled = registry_.poll(view_.revision);
-  if (!polled || !*polled) return;  // whoever cannot reach it goes on with the last view
-  view_ = std::move(**polled);
+void Process::on_view(std::optional<registry::View> view) {
+  if (!view || view->revision <= view_.revision) return;
+  view_ = std::move(*view);
   const auto it = view_.nodes.find(self().id);
   if (it == view_.nodes.end() || it->second.incarnation != self().incarnation) return;
+  if (it->second.state == registry::NodeState::kDraining) is_told_to_drain_ = true;
   if (it->second.role_epoch <= node_->config().role_epoch) return;
   log_info("cluster/node", "another role", {{"node", self().id}, {"role", registry::role_name(it->second.role)}});
   node_->set_role(it->second.role, it->second.role_epoch);
 }
 
+// A peer may have come a moment ago: then the registry is asked from here, unless it is silent and would hold the
+// beats up. Without it the last view counts.
 std::string Process::address_of(const NodeRef& peer) {
   for (int trial = 0; trial < 2; ++trial) {
     const auto it = view_.nodes.find(peer.id);
     if (it != view_.nodes.end() && it->second.incarnation == peer.incarnation) return it->second.data;
-    if (trial == 0) poll_registry();  // it may have come a moment ago
+    if (trial > 0 || !watch_->is_reached()) return {};
+    auto polled = registry_.poll(view_.revision);
+    if (polled) on_view(std::move(*polled));
   }
   return {};
 }

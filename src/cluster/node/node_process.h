@@ -25,6 +25,7 @@ struct NodeProcessConfig {
   ModelEngineConfig engine;
   std::string control_host = "127.0.0.1";
   uint16_t control_port = 0;  // 0: any
+  std::string metrics_url = {};  // where others find what `metrics` holds; for the registry
   std::string data_address;   // to listen on: "shm:PATH", "tcp:HOST:PORT", "loop:NAME"
   uint64_t kv_bytes_per_s = 0;  // to each peer; 0: as many as go
   rpc::RpcOptions rpc;
@@ -37,7 +38,8 @@ struct NodeLoad {
   uint32_t num_free_private = 0, num_private = 0, num_free_shared = 0, num_shared = 0;  // blocks
 };
 
-// Threads: the engine's, and one for everything else, so that beats go out while a step runs. Calls from any thread.
+// Threads: the engine's, the registry's, which polls, and one for everything else, so that beats go out while a step
+// runs and while the registry is silent. Calls from any thread.
 class NodeProcess {
  public:
   // Listens, joins the registry as ready, and serves. References outlive it. Errors: an address that cannot be listened
@@ -53,6 +55,8 @@ class NodeProcess {
   virtual const handoff::NodeRef& self() const = 0;
   virtual NodeLoad load() const = 0;
   virtual bool is_idle() const = 0;
+  // Whether an operator has taken it out, which its record in the registry says.
+  virtual bool is_told_to_drain() const = 0;
 
   // No new requests from now on; the registry says so too.
   virtual void drain() = 0;

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "cluster/node/node_for_test.h"
+#include "testing/comes_true.h"
 
 namespace tandem::node {
 namespace {
@@ -169,6 +170,18 @@ TEST_CASE("node: one that goes without a word, at any moment, costs no token") {
       cluster.check_answers();
     }
   }
+}
+
+TEST_CASE("node: an operator's word in the registry is told") {
+  registry::MemoryRegistry registry;
+  SystemClock clock;
+  transport::LoopbackHub hub;
+  const auto node = start_node("a", Role::kMixed, "loop:a", registry, &hub, clock);
+  REQUIRE(node);
+  NodeProcess& process = *node.value()->process;
+  CHECK(!process.is_told_to_drain());
+  CHECK(static_cast<bool>(registry.set_state("a", process.self().incarnation, registry::NodeState::kDraining)));
+  CHECK(testing::comes_true([&] { return process.is_told_to_drain(); }));
 }
 
 TEST_CASE("node: what cannot be listened on is an error that says so") {

@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <utility>
 
-#include "base/json.h"
 #include "cluster/registry/view_edits.h"
+#include "cluster/registry/view_json.h"
 
 namespace tandem::registry {
 namespace {
@@ -35,86 +35,7 @@ class File {
   int fd_;
 };
 
-Error corrupt(const std::string& where, const std::string& what) { return {ErrorCode::kCorrupt, where + " " + what}; }
-
-Result<std::string> text_of(const JsonValue& object, const char* key, const std::string& where) {
-  const JsonValue* value = object.find(key);
-  if (value == nullptr || value->if_string() == nullptr) return corrupt(where, std::string("has no text ") + key);
-  return *value->if_string();
-}
-
-Result<uint64_t> number_of(const JsonValue& object, const char* key, const std::string& where) {
-  const JsonValue* value = object.find(key);
-  uint64_t number = 0;
-  if (value == nullptr || !value->as_uint64(number)) return corrupt(where, std::string("has no number ") + key);
-  return number;
-}
-
-Result<NodeRecord> node_of(const JsonValue& value, const std::string& where) {
-  if (value.if_object() == nullptr) return corrupt(where, "is not an object");
-  NodeRecord node;
-  TRY_ASSIGN(node.id, text_of(value, "id", where));
-  TRY_ASSIGN(node.incarnation, number_of(value, "incarnation", where));
-  TRY_ASSIGN(const std::string role, text_of(value, "role", where));
-  TRY_ASSIGN(node.role_epoch, number_of(value, "role_epoch", where));
-  TRY_ASSIGN(const std::string state, text_of(value, "state", where));
-  TRY_ASSIGN(node.control, text_of(value, "control", where));
-  TRY_ASSIGN(node.data, text_of(value, "data", where));
-  const auto known_role = role_of(role);
-  const auto known_state = state_of(state);
-  if (value.find("pid") != nullptr) {
-    TRY_ASSIGN(node.pid, number_of(value, "pid", where));
-  }
-  if (node.id.empty()) return corrupt(where, "has an empty id");
-  if (!known_role) return corrupt(where, "has an unknown role " + role);
-  if (!known_state) return corrupt(where, "has an unknown state " + state);
-  node.role = *known_role;
-  node.state = *known_state;
-  return node;
-}
-
 }  // namespace
-
-std::string to_json(const View& view) {
-  JsonWriter json;
-  json.begin_object().key("revision").unsigned_integer(view.revision);
-  json.key("nodes").begin_array();
-  for (const auto& [id, node] : view.nodes) {
-    json.begin_object().key("id").string(id).key("incarnation").unsigned_integer(node.incarnation);
-    json.key("pid").unsigned_integer(node.pid);
-    json.key("role").string(role_name(node.role)).key("role_epoch").unsigned_integer(node.role_epoch);
-    json.key("state").string(state_name(node.state));
-    json.key("control").string(node.control).key("data").string(node.data).end_object();
-  }
-  json.end_array().key("config_revision").unsigned_integer(view.config_revision).key("config").begin_object();
-  for (const auto& [key, value] : view.config) json.key(key).string(value);
-  json.end_object().end_object();
-  return json.take();
-}
-
-Result<View> view_from_json(const std::string& text) {
-  auto parsed = JsonValue::parse(text);
-  if (!parsed) return Error{ErrorCode::kCorrupt, parsed.error().message};
-  if (parsed->if_object() == nullptr) return corrupt("the registry", "is not an object");
-  View view;
-  TRY_ASSIGN(view.revision, number_of(*parsed, "revision", "the registry"));
-  TRY_ASSIGN(view.config_revision, number_of(*parsed, "config_revision", "the registry"));
-  const JsonValue* nodes = parsed->find("nodes");
-  if (nodes == nullptr || nodes->if_array() == nullptr) return corrupt("the registry", "has no list nodes");
-  for (size_t i = 0; i < nodes->if_array()->size(); ++i) {
-    const std::string where = "nodes[" + std::to_string(i) + "]";
-    TRY_ASSIGN(NodeRecord node, node_of((*nodes->if_array())[i], where));
-    if (view.nodes.contains(node.id)) return corrupt(where, "is called " + node.id + " like another");
-    view.nodes.emplace(node.id, std::move(node));
-  }
-  const JsonValue* config = parsed->find("config");
-  if (config == nullptr || config->if_object() == nullptr) return corrupt("the registry", "has no object config");
-  for (const auto& [key, value] : *config->if_object()) {
-    if (value.if_string() == nullptr) return corrupt("config." + key, "is not a text");
-    view.config.insert_or_assign(key, *value.if_string());
-  }
-  return view;
-}
 
 Result<View> FileRegistry::read() const {
   const File file(path_, O_RDONLY);

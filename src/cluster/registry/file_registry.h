@@ -32,8 +32,4 @@ class FileRegistry final : public Registry {
   const std::string path_;
 };
 
-std::string to_json(const View& view);
-// kCorrupt names what is wrong and where.
-Result<View> view_from_json(const std::string& text);
-
 }  // namespace tandem::registry

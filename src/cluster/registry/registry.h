@@ -25,6 +25,7 @@ struct NodeRecord {
   std::string control;        // where gateways connect
   std::string data;           // where peers connect, as a transport's address
   uint64_t pid = 0;           // of the process, on its machine; 0: not said
+  std::string metrics = {};   // URL of its own metrics; empty: it has none
   bool operator==(const NodeRecord&) const = default;
 };
 

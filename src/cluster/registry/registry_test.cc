@@ -9,8 +9,11 @@
 #include <fstream>
 #include <functional>
 
+#include "cluster/registry/etcd_for_test.h"
+#include "cluster/registry/etcd_registry.h"
 #include "cluster/registry/file_registry.h"
 #include "cluster/registry/memory_registry.h"
+#include "cluster/registry/view_json.h"
 #include "cluster/registry/view_keeper.h"
 
 namespace tandem::registry {
@@ -50,6 +53,10 @@ void on_each(const std::function<void(Registry&)>& check) {
   SUBCASE("in a file") {
     const RegistryFile file;
     FileRegistry registry(file.path());
+    check(registry);
+  }
+  SUBCASE("in etcd") {
+    EtcdRegistry registry(shared_etcd().new_address());
     check(registry);
   }
 }
