@@ -11,7 +11,8 @@ ID=unknown PRETTY_NAME="an unknown system"
 # "Debian name:Ubuntu name" where they differ. Chosen by /etc/os-release: a new machine has no package lists yet.
 build=(g++ cmake ninja-build pkg-config ccache git ca-certificates procps xz-utils
   libboost1.81-dev:libboost1.83-dev libsimdjson-dev libfmt-dev libcli11-dev libtomlplusplus-dev doctest-dev
-  libxxhash-dev libcurl4-openssl-dev libssl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler python3 python3-pip)
+  libxxhash-dev libucx-dev libcurl4-openssl-dev libssl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
+  python3 python3-pip)
 tests=(openssl python3-venv libsimde-dev clang-19 libclang-rt-19-dev etcd-server)
 dev=(clang-format-19 clang-tidy-19)
 case $stage in

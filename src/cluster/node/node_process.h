@@ -26,7 +26,7 @@ struct NodeProcessConfig {
   std::string control_host = "127.0.0.1";
   uint16_t control_port = 0;  // 0: any
   std::string metrics_url = {};  // where others find what `metrics` holds; for the registry
-  std::string data_address;   // to listen on: "shm:PATH", "tcp:HOST:PORT", "loop:NAME"
+  std::string data_address;   // to listen on: "shm:PATH", "tcp:HOST:PORT", "ucx:HOST:PORT", "loop:NAME"
   uint64_t kv_bytes_per_s = 0;  // to each peer; 0: as many as go
   rpc::RpcOptions rpc;
   trace::SpanSink* spans = nullptr;  // gets what the node measures of its requests; outlives it

@@ -30,8 +30,8 @@ Result<std::vector<Path>> open_paths(const std::string& folder) {
   std::vector<Path> paths;
   TRY_ASSIGN(auto plain, open_plain_tcp());
   paths.push_back({kPlain, std::move(plain), {}, {}});
-  for (const std::string& address :
-       {std::string("loop:bench"), "shm:" + folder + "/bench.sock", std::string("tcp:127.0.0.1:0")}) {
+  for (const std::string& address : {std::string("loop:bench"), "shm:" + folder + "/bench.sock",
+                                     std::string("tcp:127.0.0.1:0"), std::string("ucx:127.0.0.1:0")}) {
     TRY_ASSIGN(auto timed, open_transport(address));
     paths.push_back({address.substr(0, address.find(':')), std::move(timed), {}, {}});
   }

@@ -20,7 +20,7 @@ TEST_CASE("every transport and size is measured, and compared with the plain cop
   auto figures = measure_transports(options, folder);
   CHECK(rmdir(folder) == 0);  // nothing is left there
   REQUIRE(figures);
-  const std::set<std::string> expected = {"plain tcp", "loop", "shm", "tcp"};
+  const std::set<std::string> expected = {"plain tcp", "loop", "shm", "tcp", "ucx"};
   std::set<std::string> names;
   for (const Latency& latency : figures->latencies) {
     names.insert(latency.transport);
@@ -28,8 +28,8 @@ TEST_CASE("every transport and size is measured, and compared with the plain cop
     CHECK(latency.p99_us >= latency.p50_us);
   }
   CHECK(names == expected);
-  REQUIRE(figures->bandwidths.size() == 8);
-  for (size_t i = 0; i < 8; ++i) {
+  REQUIRE(figures->bandwidths.size() == 10);
+  for (size_t i = 0; i < 10; ++i) {
     const Bandwidth& bandwidth = figures->bandwidths[i];
     const Bandwidth& plain = figures->bandwidths[i % 2];
     CHECK(plain.transport == "plain tcp");

@@ -190,7 +190,10 @@ TEST_CASE("back-pressure: a paused receiver fills the queue, send refuses, nothi
       rig.settle();
     }
     CHECK(server.frames.empty());
-    CHECK(client.sent.size() + 16 == num_taken);  // the queue holds what its limit says
+    // The queue holds what its limit says; over ucx a window of chunks counts as unsent, too.
+    const uint64_t num_unsent = num_taken - client.sent.size();
+    CHECK(num_unsent >= 16);
+    CHECK(num_unsent <= (scheme == "ucx" ? 16u + 9 : 16u));
     client.num_writable = 0;
     rig.acceptor.connections[0]->resume();
     REQUIRE(rig.run([&] { return server.frames.size() == num_taken && client.sent.size() == num_taken; }));
@@ -513,12 +516,12 @@ TEST_CASE("an idle connection wakes nobody") {
       return std::all_of(rig.acceptor.ends.begin(), rig.acceptor.ends.end(),
                          [](const auto& end) { return end->frames.size() == 1; });
     }));
-    rig.settle();
+    for (int k = 0; k < 10; ++k) rig.loop->run_once(20);
     CHECK(wakeups_until_alarm(*rig.loop) == 1);
     // Paused, with a peer that has gone: it stays readable, and still wakes nobody.
     for (auto& connection : rig.acceptor.connections) connection->pause();
     connections.clear();
-    rig.settle();
+    for (int k = 0; k < 10; ++k) rig.loop->run_once(20);
     CHECK(wakeups_until_alarm(*rig.loop) == 1);
     for (auto& connection : rig.acceptor.connections) connection->resume();
     REQUIRE(rig.run([&] {

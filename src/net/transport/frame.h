@@ -23,7 +23,7 @@ static_assert(sizeof(FramePrefix) == 24 && std::is_trivially_copyable_v<FramePre
 
 enum class GreetingKind : uint16_t { kHello = 1, kWelcome = 2, kRefusal = 3 };
 
-// Connecting side: kHello with the owner's greeting behind it. Answer: kWelcome or kRefusal.
+// Connecting side: kHello with the owner's greeting behind it, then the carrier's part. Answer: kWelcome or kRefusal.
 struct Greeting {
   static constexpr uint32_t kMagic = 0x4857'4b54;  // "TKWH"
   static constexpr uint16_t kVersion = 1;
@@ -33,7 +33,7 @@ struct Greeting {
   uint64_t connection_id = 0;  // of the side that sends this
   uint64_t ring_bytes = 0;     // loop, shm: of the region that comes with this
   uint32_t owner_bytes = 0;    // of the owner's greeting
-  uint32_t reserved = 0;
+  uint32_t carrier_bytes = 0;  // ucx: of where it is to be reached, behind the owner's greeting
 };
 static_assert(sizeof(Greeting) == 32 && std::is_trivially_copyable_v<Greeting>);
 

@@ -139,7 +139,7 @@ void FramedConnection::on_frame(Bytes header, Bytes payload) {
 
 void FramedConnection::settle() {
   if (state_ == State::kClosed) return;
-  for (const uint64_t tag : queue_.take_sent()) {
+  for (const uint64_t tag : take_sent()) {
     tell([&](ConnectionHandler& handler) { handler.on_sent(*this, tag); });
     if (state_ == State::kClosed) return;
   }

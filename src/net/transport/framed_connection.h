@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "net/transport/frame_reader.h"
 #include "net/transport/send_queue.h"
@@ -57,9 +58,10 @@ class FramedConnection : public Connection, public LoopClient, protected FrameSi
   FramedConnection(EventLoop& loop, const TransportLimits& limits, ConnectionHandler* handler, Lobby* lobby);
 
   // To be provided; called from the loop only, while not closed, but for release().
-  virtual void flush() = 0;    // send what is queued, as far as it goes
-  virtual void fill() = 0;     // take what has come, as far as it goes and until stopped
-  virtual void release() = 0;  // let go of files and memory; once
+  virtual void flush() = 0;            // send what is queued, as far as it goes
+  virtual void fill() = 0;             // take what has come, as far as it goes and until stopped
+  virtual void release() = 0;          // let go of files and memory; once
+  virtual std::vector<uint64_t> take_sent() { return queue_.take_sent(); }  // tags of frames that have left
 
   // Accepting side: asks the owner. False: refused; the transport tells the peer and fails.
   bool admit(Bytes owner_greeting);

@@ -2,6 +2,7 @@
 
 #include "net/transport/shm_transport.h"
 #include "net/transport/tcp_transport.h"
+#include "net/transport/ucx_transport.h"
 
 namespace tandem::transport {
 
@@ -9,13 +10,15 @@ Network::Network(EventLoop& loop, const TransportLimits& limits, LoopbackHub* hu
   if (hub != nullptr) transports_["loop"] = std::make_unique<LoopbackTransport>(loop, limits, *hub);
   transports_["shm"] = make_shm_transport(loop, limits);
   transports_["tcp"] = make_tcp_transport(loop, limits);
+  transports_["ucx"] = make_ucx_transport(loop, limits);
 }
 
 Result<std::pair<Transport*, std::string>> Network::find(const std::string& address) {
   const size_t colon = address.find(':');
   const auto found = colon == std::string::npos ? transports_.end() : transports_.find(address.substr(0, colon));
   if (found == transports_.end()) {
-    return Error{ErrorCode::kInvalidArgument, "'" + address + "' is not loop:NAME, shm:PATH or tcp:HOST:PORT"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "'" + address + "' is not loop:NAME, shm:PATH, tcp:HOST:PORT or ucx:HOST:PORT"};
   }
   return std::pair(found->second.get(), address.substr(colon + 1));
 }

@@ -15,7 +15,7 @@ constexpr int64_t kRestNs = 100'000'000;
 
 Result<std::unique_ptr<Listener>> SocketListener::start(EventLoop& loop, const TransportLimits& limits,
                                                         Acceptor& acceptor, Place place, Accept accept) {
-  std::unique_ptr<SocketListener> made(new SocketListener(loop, limits, acceptor, std::move(place), accept));
+  std::unique_ptr<SocketListener> made(new SocketListener(loop, limits, acceptor, std::move(place), std::move(accept)));
   TRY(loop.watch(made->place_.socket.get(), EPOLLIN, *made));
   return std::unique_ptr<Listener>(std::move(made));
 }

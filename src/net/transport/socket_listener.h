@@ -1,7 +1,9 @@
 #pragma once
 // SocketListener: accepts on a listening socket and hands each connection to its transport, through a lobby.
 
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "net/transport/framed_connection.h"
 #include "net/transport/owned_fd.h"
@@ -11,7 +13,7 @@ namespace tandem::transport {
 class SocketListener final : public Listener, public LoopClient {
  public:
   // Makes a connection of an accepted socket.
-  using Accept = void (*)(EventLoop& loop, const TransportLimits& limits, OwnedFd socket, Lobby& lobby);
+  using Accept = std::function<void(EventLoop& loop, const TransportLimits& limits, OwnedFd socket, Lobby& lobby)>;
   struct Place {
     OwnedFd socket;  // listening, non-blocking
     std::string address;
@@ -28,7 +30,7 @@ class SocketListener final : public Listener, public LoopClient {
 
  private:
   SocketListener(EventLoop& loop, const TransportLimits& limits, Acceptor& acceptor, Place place, Accept accept)
-      : loop_(loop), limits_(limits), lobby_(limits, acceptor), place_(std::move(place)), accept_(accept) {}
+      : loop_(loop), limits_(limits), lobby_(limits, acceptor), place_(std::move(place)), accept_(std::move(accept)) {}
 
   EventLoop& loop_;
   const TransportLimits limits_;

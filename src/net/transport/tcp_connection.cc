@@ -1,14 +1,14 @@
 #include "net/transport/tcp_connection.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
+
+#include "net/transport/stream_greeting.h"
 
 namespace tandem::transport {
 namespace {
@@ -23,19 +23,6 @@ size_t total_size(const iovec* ranges, size_t count) {
   return size;
 }
 
-// A host that has gone without a word is noticed after about the stall time-out, with or without bytes under way.
-void set_options(int socket, const TransportLimits& limits) {
-  const int on = 1, interval_s = 1, num_probes = 3;
-  const int idle_s = static_cast<int>(std::max<int64_t>(1, limits.stall_timeout_ms / 1000));
-  const auto timeout_ms = static_cast<unsigned>(limits.stall_timeout_ms);
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-  setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
-  setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &num_probes, sizeof num_probes);
-  setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
-}
-
 }  // namespace
 
 TcpConnection::TcpConnection(EventLoop& loop, const TransportLimits& limits, OwnedFd socket, ConnectionHandler* handler,
@@ -43,7 +30,7 @@ TcpConnection::TcpConnection(EventLoop& loop, const TransportLimits& limits, Own
     : FramedConnection(loop, limits, handler, lobby),
       socket_(std::move(socket)),
       input_(std::make_unique_for_overwrite<std::byte[]>(kInputBytes)) {
-  set_options(socket_.get(), limits);
+  set_stream_options(socket_.get(), limits);
 }
 
 Status TcpConnection::start(uint32_t epoll_events) {
@@ -101,10 +88,7 @@ void TcpConnection::on_io(uint32_t epoll_events) {
 
 Status TcpConnection::greet() {
   if (!is_connecting_) return take_greeting();
-  int reason = 0;
-  socklen_t size = sizeof reason;
-  getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &reason, &size);
-  if (reason != 0) return peer_gone(std::string("connect: ") + strerror(reason));
+  TRY(check_connected(socket_.get()));
   is_connecting_ = false;
   TRY(send_greeting(GreetingKind::kHello, owner_greeting_));
   watch(EPOLLIN);
@@ -112,38 +96,20 @@ Status TcpConnection::greet() {
 }
 
 Status TcpConnection::send_greeting(GreetingKind kind, Bytes owner_greeting) const {
-  const Greeting greeting = {.kind = kind,
-                             .connection_id = static_cast<uint64_t>(id()),
-                             .owner_bytes = static_cast<uint32_t>(owner_greeting.size())};
-  iovec ranges[2] = {{const_cast<std::byte*>(object_bytes(greeting).data()), sizeof greeting},
-                     {const_cast<std::byte*>(owner_greeting.data()), owner_greeting.size()}};
-  msghdr message = {};
-  message.msg_iov = ranges;
-  message.msg_iovlen = 2;
-  // The first bytes of a connection always fit the socket's buffer.
-  const ssize_t sent = sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent != static_cast<ssize_t>(total_size(ranges, 2))) return peer_gone("the peer went before it was greeted");
-  return Done{};
+  return send_stream_greeting(socket_.get(), {.kind = kind, .connection_id = static_cast<uint64_t>(id())},
+                              owner_greeting, {});
 }
 
 Status TcpConnection::take_greeting() {
-  const ssize_t got = recv(socket_.get(), input_.get() + input_end_, kInputBytes - input_end_, MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Done{};
-  if (got <= 0) return peer_gone("the peer went before it greeted");
-  input_end_ += static_cast<size_t>(got);
-  const Bytes input(input_.get(), input_end_);
-  if (input.size() < sizeof(Greeting)) return Done{};
-  const Greeting greeting = copy_from<Greeting>(input);
-  TRY(check_greeting(greeting, limits_));
-  if (greeting.kind == GreetingKind::kRefusal && !is_accepting()) return peer_gone("the peer refused the connection");
-  const GreetingKind expected = is_accepting() ? GreetingKind::kHello : GreetingKind::kWelcome;
-  if (greeting.kind != expected || greeting.owner_bytes > kInputBytes / 2) {
-    return Error{ErrorCode::kCorrupt, "the peer's greeting is out of order"};
-  }
-  if (input.size() < sizeof greeting + greeting.owner_bytes) return Done{};
-  input_begin_ = sizeof greeting + greeting.owner_bytes;  // frames may be behind it already
+  TRY_ASSIGN(const size_t size, receive_stream_greeting(socket_.get(), {input_.get(), kInputBytes}, input_end_,
+                                                        is_accepting(), limits_));
+  if (size == 0) return Done{};
+  const Bytes input(input_.get(), size);
+  const auto greeting = copy_from<Greeting>(input);
+  if (greeting.carrier_bytes != 0) return Error{ErrorCode::kCorrupt, "the peer's greeting is of another carrier"};
+  input_begin_ = size;  // frames may be behind it already
   if (is_accepting()) {
-    if (!admit(input.subspan(sizeof greeting, greeting.owner_bytes))) {
+    if (!admit(input.subspan(sizeof greeting))) {
       TRY(send_greeting(GreetingKind::kRefusal, {}));
       return Error{ErrorCode::kCancelled, "refused"};
     }

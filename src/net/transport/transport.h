@@ -1,7 +1,7 @@
 #pragma once
 // The KV data plane: framed, ordered, reliable connections between nodes, chosen per peer by address:
 //   loop:NAME  same process      shm:PATH  same host, a ring in shared memory; PATH is a unix socket
-//   tcp:HOST:PORT                HOST is numeric; [..] around IPv6
+//   tcp:HOST:PORT                ucx:HOST:PORT, UCX over TCP or verbs; HOST is numeric, [..] around IPv6
 //
 // What all transports keep (docs/protocol.md, section 5): a peer never writes to memory of ours. A frame comes into
 // our own buffers, or into a ring that its sender owns and we map read-only; only our own thread copies it to a block.
@@ -37,6 +37,7 @@ struct TransportLimits {
   uint32_t max_queued_frames = 256;      // per connection; over it send() answers kExhausted
   uint64_t max_queued_bytes = 64 << 20;  // headers and payloads; one larger frame is taken when nothing is queued
   uint32_t max_greetings = 64;           // per listener, connections not admitted yet; more are closed at once
+  std::string ucx_carriers = "tcp";      // ucx: what it may run over, in UCX's names: "tcp", "rc,tcp"
   uint64_t ring_bytes = 4 << 20;         // of what we send, a power of two of at least a page (loop, shm)
   int64_t connect_timeout_ms = 2000;     // until both sides have greeted
   int64_t stall_timeout_ms = 5000;       // without a byte moving, while a frame waits to leave or is half here

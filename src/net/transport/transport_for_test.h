@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -18,7 +19,7 @@
 
 namespace tandem::transport {
 
-inline const std::vector<std::string> kSchemes = {"loop", "shm", "tcp"};
+inline const std::vector<std::string> kSchemes = {"loop", "shm", "tcp", "ucx"};
 
 // Bytes that depend on the seed and the position, so that a byte out of place shows.
 inline std::string pattern(size_t size, uint64_t seed) {
@@ -91,15 +92,19 @@ struct SocketFolder {
 
 inline std::string address_of(const std::string& scheme, const SocketFolder& folder) {
   if (scheme == "loop") return "loop:node";
-  return scheme == "shm" ? "shm:" + folder.path + "/node.sock" : "tcp:127.0.0.1:0";
+  return scheme == "shm" ? "shm:" + folder.path + "/node.sock" : scheme + ":127.0.0.1:0";
 }
 
-// Runs the loop until `is_true`; gives up after half a minute, which only a fault makes it wait for.
+// Runs the loop until `is_true`; gives up after half a minute, which only a fault makes it wait for. A round counts for
+// at most a fifth of a second, so that a stop of the whole process does not count.
 inline bool run_until(EventLoop& loop, const std::function<bool()>& is_true) {
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  using Clock = std::chrono::steady_clock;
+  Clock::duration waited{0};
   while (!is_true()) {
-    if (std::chrono::steady_clock::now() > give_up) return false;
+    if (waited > std::chrono::seconds(30)) return false;
+    const auto before = Clock::now();
     loop.run_once(100);
+    waited += std::min<Clock::duration>(Clock::now() - before, std::chrono::milliseconds(200));
   }
   return true;
 }
@@ -107,12 +112,18 @@ inline bool run_until(EventLoop& loop, const std::function<bool()>& is_true) {
 // Both ends on one loop and one thread.
 struct Rig {
   explicit Rig(const std::string& scheme, TransportLimits own_limits = {}, const Clock* own_clock = nullptr)
-      : limits(own_limits),
+      : limits(patient(own_limits, own_clock)),
         loop(std::move(EventLoop::create(own_clock != nullptr ? *own_clock : clock)).value()),
         network(*loop, limits, &hub) {
     auto made = network.listen(address_of(scheme, folder), acceptor);
     REQUIRE(made);
     listener = std::move(made).value();
+  }
+
+  // With the system's clock time-outs only end what a fault would let hang.
+  static TransportLimits patient(TransportLimits limits, const Clock* own_clock) {
+    if (own_clock == nullptr) limits.connect_timeout_ms = limits.stall_timeout_ms = 60'000;
+    return limits;
   }
 
   std::unique_ptr<Connection> connect(RecordingEnd& end, std::string_view greeting = "hello") {
