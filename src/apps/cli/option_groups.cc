@@ -192,8 +192,8 @@ OptionGroup transfer_options() {
   return {"KV between nodes",
           {
               {.name = "data-address", .default_note = "shm: a socket in the cluster's folder",
-               .help = "Where other nodes send KV: shm:PATH on one machine, tcp:HOST:PORT between machines; many nodes "
-                       "that share one: tcp:HOST:0"},
+               .help = "Where other nodes send KV: shm:PATH on one machine, tcp:HOST:PORT or ucx:HOST:PORT between machines; "
+                       "many nodes that share one: tcp:HOST:0"},
               {.name = "push", .type = kChoice, .default_text = "layer", .choices = {"layer", "step"},
                .help = "When a prompt's KV goes to the decode node: as layers are computed, or step by step"},
               {.name = "kv-rate", .type = kBytes, .default_text = "0", .min = 0,
