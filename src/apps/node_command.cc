@@ -16,6 +16,7 @@
 #include "apps/wiring.h"
 #include "base/log.h"
 #include "cluster/node/node_process.h"
+#include "cluster/node/step_history.h"
 #include "serve/text/text_stop_rule.h"
 
 namespace tandem::apps {
@@ -127,7 +128,8 @@ Result<int> run_node(const cli::Invocation& invocation) {
   TRY(tell_cluster_facts(*registry, {room, model.runner->fingerprint()}));
   const SystemClock clock;
   MetricRegistry metrics;
-  TRY_ASSIGN(const std::unique_ptr<NodeMetrics> shown, NodeMetrics::open(values, metrics));
+  node::StepHistory steps(*model.runner, clock, metrics);
+  TRY_ASSIGN(const std::unique_ptr<NodeMetrics> shown, NodeMetrics::open(values, metrics, steps));
   node::NodeProcessConfig config = node_config(values, folder, *model.runner, *kv);
   SpanOutput spans(values, metrics);
   spans.set_process(config.policy.self.id);
@@ -136,7 +138,7 @@ Result<int> run_node(const cli::Invocation& invocation) {
   if (shown != nullptr) config.metrics_url = shown->url();
   config.policy.fingerprint = fingerprint_of(*model.runner, model.weights_hash);
   TRY_ASSIGN(const std::unique_ptr<node::NodeProcess> node,
-             node::NodeProcess::start(std::move(config), *model.runner, *kv, *registry,
+             node::NodeProcess::start(std::move(config), steps, *kv, *registry,
                                       stop_rules(model.text->tokenizer), clock, metrics));
   if (shown != nullptr) shown->set_ready(true);
   signals.start_reporting();

@@ -9,10 +9,13 @@ namespace tandem::apps {
 
 using Writer = std::shared_ptr<http::ResponseWriter>;
 
-NodeMetrics::NodeMetrics(const MetricRegistry& registry)
+NodeMetrics::NodeMetrics(const MetricRegistry& registry, const node::StepHistory& steps)
     : router_([](int status, std::string_view message) { return openai::error_json(status, message); }) {
   router_.add("GET", "/metrics", [&registry](http::HttpRequest, Writer writer) {
     writer->send(200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, registry.exposition());
+  });
+  router_.add("GET", "/steps", [&steps](http::HttpRequest, Writer writer) {
+    writer->send(200, {{"Content-Type", "application/json"}}, steps.json());
   });
   router_.add("GET", "/health", [this](http::HttpRequest, Writer writer) {
     const bool is_ready = is_ready_;
@@ -21,9 +24,10 @@ NodeMetrics::NodeMetrics(const MetricRegistry& registry)
   });
 }
 
-Result<std::unique_ptr<NodeMetrics>> NodeMetrics::open(const OptionValues& values, const MetricRegistry& registry) {
+Result<std::unique_ptr<NodeMetrics>> NodeMetrics::open(const OptionValues& values, const MetricRegistry& registry,
+                                                       const node::StepHistory& steps) {
   if (!values.has("metrics-port")) return std::unique_ptr<NodeMetrics>();
-  std::unique_ptr<NodeMetrics> metrics(new NodeMetrics(registry));
+  std::unique_ptr<NodeMetrics> metrics(new NodeMetrics(registry, steps));
   http::HttpServerConfig config;
   config.host = values.text("metrics-host");
   config.port = static_cast<uint16_t>(values.integer("metrics-port"));

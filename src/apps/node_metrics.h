@@ -1,5 +1,6 @@
 #pragma once
-// NodeMetrics: GET /metrics and /health of a node, on a port of their own (--metrics-port, --metrics-host).
+// NodeMetrics: GET /metrics, /health and /steps (its newest steps) of a node, on a port of
+// their own (--metrics-port, --metrics-host).
 
 #include <atomic>
 #include <memory>
@@ -8,23 +9,25 @@
 #include "base/metrics.h"
 #include "base/options.h"
 #include "base/result.h"
+#include "cluster/node/step_history.h"
 #include "net/http/http_server.h"
 #include "net/http/router.h"
 
 namespace tandem::apps {
 
-// Serves from its start on. The registry outlives it.
+// Serves from its start on. Registry and history outlive it.
 class NodeMetrics {
  public:
   // Null without --metrics-port. kUnavailable: the address cannot be bound.
-  static Result<std::unique_ptr<NodeMetrics>> open(const OptionValues& values, const MetricRegistry& registry);
+  static Result<std::unique_ptr<NodeMetrics>> open(const OptionValues& values, const MetricRegistry& registry,
+                                                   const node::StepHistory& steps);
 
   const std::string& url() const { return url_; }  // of /metrics
   // What /health says: 200 while ready, else 503. Any thread.
   void set_ready(bool is_ready) { is_ready_ = is_ready; }
 
  private:
-  explicit NodeMetrics(const MetricRegistry& registry);
+  NodeMetrics(const MetricRegistry& registry, const node::StepHistory& steps);
 
   http::Router router_;
   std::atomic<bool> is_ready_ = false;

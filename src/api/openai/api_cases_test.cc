@@ -330,11 +330,11 @@ TEST_CASE("a request's trace is the client's, and a new one where the client has
   const std::string trace = "0af7651916cd43dd8448eb211c80319c", body = R"({"prompt":["x","y"],"max_tokens":1})";
   const std::string good = "traceparent: 00-" + trace + "-b7ad6b7169203331-01\r\n";
   const auto ask = [&](const std::string& headers) {
-    const size_t before = server.generator.seen().size();
+    const size_t before = server.generator->seen().size();
     const RawAnswer answer = server.post("/v1/completions", body, headers);
     CHECK(answer.status == 200);
     CHECK(answer.header("traceparent").empty());  // it belongs to requests
-    const auto seen = server.generator.seen();
+    const auto seen = server.generator->seen();
     REQUIRE(seen.size() == before + 2);
     CHECK(trace_id_hex(seen[before].trace) == trace_id_hex(seen[before + 1].trace));
     CHECK(seen[before].trace.span != seen[before + 1].trace.span);

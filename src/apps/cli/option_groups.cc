@@ -181,8 +181,8 @@ OptionGroup node_options() {
               {.name = "control-port", .type = kInteger, .default_text = "0", .min = 0, .max = 65535,
                .help = "Port on which gateways reach it; 0: any free one"},
               mirror_tokens(),
-              metrics_port("Port on which the node serves GET /metrics and /health; 0: any free one. `tandem status "
-                           "--json` says which"),
+              metrics_port("Port on which the node serves GET /metrics, /health and /steps (how long each took); 0: any "
+                           "free one. `tandem status --json` says which"),
               metrics_host(),
               drain_timeout(),
           }};
@@ -192,8 +192,8 @@ OptionGroup transfer_options() {
   return {"KV between nodes",
           {
               {.name = "data-address", .default_note = "shm: a socket in the cluster's folder",
-               .help = "Where other nodes send KV: shm:PATH on one machine, tcp:HOST:PORT or ucx:HOST:PORT between machines; "
-                       "many nodes that share one: tcp:HOST:0"},
+               .help = "Where other nodes send KV: shm:PATH on one machine, tcp:HOST:PORT or ucx:HOST:PORT between "
+                       "machines; many nodes that share one: tcp:HOST:0"},
               {.name = "push", .type = kChoice, .default_text = "layer", .choices = {"layer", "step"},
                .help = "When a prompt's KV goes to the decode node: as layers are computed, or step by step"},
               {.name = "kv-rate", .type = kBytes, .default_text = "0", .min = 0,

@@ -93,7 +93,8 @@ void SimCluster::start_node(size_t n) {
   node.kv = std::make_unique<MockKv>(config_.pool.num_blocks, config_.pool.block_size, config_.num_layer_groups);
   MockEngineConfig engine = config_.engine;
   if (config_.has_random_sampling) engine.salt = static_cast<uint32_t>(random_.below(1u << 30) + 1);
-  node.engine = std::make_unique<MockEngine>(engine, *node.kv, config_.step_cost != nullptr ? *config_.step_cost : step_cost(),
+  const cost::StepCost& cost = config_.step_cost != nullptr ? *config_.step_cost : step_cost();
+  node.engine = std::make_unique<MockEngine>(engine, *node.kv, cost,
                                              [this](const std::string& what) { violated(what); });
   node.is_stopped = false;
   node.stops_after = node.dies_after = 0;

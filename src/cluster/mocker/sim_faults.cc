@@ -18,7 +18,8 @@ RequestId SimCluster::submit(uint32_t gateway, std::vector<TokenId> prompt, uint
   state.max_tokens = max_tokens;
   state.ignore_eos = config_.runs_to_length;
   state.choices.resize(num_choices);
-  ClientRequest client{gateway, std::move(prompt), state.sampling.seed, max_tokens, {}, {}, now(), 0, 0, 0, false, false};
+  ClientRequest client{gateway, std::move(prompt), state.sampling.seed, max_tokens, {}, {}, now(), 0, 0, 0, false,
+                       false};
   for (const SimNode& node : nodes_) client.num_dead_nodes += !node.policy;
   client.got.resize(num_choices);
   client.last_token.assign(num_choices, 0);
@@ -92,9 +93,9 @@ void SimCluster::end_request(const role::RequestEnded& ended) {
   ++num_completed_;
   const size_t num_tokens = client.got[0].tokens.size();
   const auto ms = [](Nanos from, Nanos to) { return static_cast<double>(to - from) / 1e6; };
+  const auto num_gaps = static_cast<double>(num_tokens) - 1;
   served_.push_back({ms(client.asked_at, client.first_at),
-                     num_tokens < 2 ? 0.0 : ms(client.first_at, client.last_token[0]) / static_cast<double>(num_tokens - 1),
-                     num_tokens});
+                     num_tokens < 2 ? 0.0 : ms(client.first_at, client.last_token[0]) / num_gaps, num_tokens});
   for (const ChoiceState& choice : client.got) {
     if (!choice.is_finished) violated("I1: a stream ended without its last token");
   }

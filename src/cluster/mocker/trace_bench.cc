@@ -1,7 +1,8 @@
 // trace_bench TRACE.csv [SECONDS [NODES]] : one recorded load (TIMESTAMP,ContextTokens,GeneratedTokens) on simulated
-// clusters of NODES nodes (default 9), prefill and decode apart in several ratios and all mixed, at growing rates. Prints
-// time to the first token and per token, and the share of requests within 1 s and 50 ms, as JSON lines. Virtual time, real
-// policies; a step costs what Llama-2-70B costs on eight H100, after the rows that Splitwise measured (ISCA 2024).
+// clusters of NODES nodes (default 9), prefill and decode apart in several ratios and all mixed, at growing rates.
+// Prints time to the first token and per token, and the share of requests within 1 s and 50 ms, as JSON lines. Virtual
+// time, real policies; a step costs what Llama-2-70B costs on eight H100, after the rows that Splitwise measured (ISCA
+// 2024).
 
 #include <algorithm>
 #include <cstdio>
@@ -29,7 +30,7 @@ struct Topology {
 constexpr double kTtftGoal_ms = 1000, kTpotGoal_ms = 50;
 constexpr uint32_t kMaxPrompt = 4096;  // longer ones are cut
 
-// 30 ms a step, 60 us a prompt token, 0.3 ms a row; 8 ns a position that a prompt token attends to, 20 ns that a row does.
+// 30 ms a step, 60 us a prompt token, 0.3 ms a row; a position attended to 8 ns for a prompt token, 20 ns for a row.
 const cost::StepCost& machine() {
   static const cost::StepCost fitted = [] {
     cost::StepCost cost;
