@@ -2,7 +2,7 @@
 import contextlib, json, pathlib, random, shutil, signal, subprocess, sys, threading, time
 
 from processes import Serve
-from work import Client, Tally, answered
+from work import Client, Tally, answered, clock
 
 MAX_MODEL_LEN = 4608
 FLAGS = ["--port", "0", "--served-model-name", "tiny", "--kv-blocks", "4096", "--threads", "1",
@@ -113,4 +113,5 @@ def results(tally, faults, watch):
     return {"requests": tally.num_done(), "outcomes": dict(tally.outcomes), "asked_again": dict(tally.again),
             "wrong": tally.outcomes["wrong"], "lost": tally.outcomes["lost"], "faults": dict(sorted(faults.items())),
             "longest_pause_ms": {"p50": at(0.5), "p99": at(0.99), "max": at(1), "streams": len(pauses)},
+            "stood_still_s": round(clock.stood_s, 1),
             "metrics": watch.totals(), "words": tally.faults[:5]}

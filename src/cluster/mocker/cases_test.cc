@@ -102,10 +102,19 @@ TEST_CASE("engines that are much slower than they foresee are called stuck a few
   SimConfig config = small_cluster({kP1, kP2, kD1});
   config.engine.slowness = 20;
   config.engine.surprise = 100;  // 2 to 4 s a step
-  Run run(config);
-  run.ask(120, 3);
-  run.finish(1, 120 * kSecond);
-  CHECK(run.cluster.num_recoveries() > 0);
+  SUBCASE("patience grows") {
+    Run run(config);
+    run.ask(120, 3);
+    run.finish(1, 120 * kSecond);
+    CHECK(run.cluster.num_recoveries() > 0);
+  }
+  SUBCASE("left out, nothing completes") {
+    config.timing.longest_patience = 1;
+    Run run(config);
+    run.ask(120, 3);
+    run.cluster.run_for(120 * kSecond, true);
+    CHECK(run.cluster.num_completed() == 0);
+  }
 }
 
 TEST_CASE("PDD-16, DEP-03: draining under load: decodes move, nothing is lost, the node ends up empty") {
