@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """mirror.py [OPTION...] : what the copy of each decode costs: two clusters, one with mirrors and one without
-(`--mirror-tokens 0`), answer the same streams in turns. Printed: the time per output token, its change, and the bytes."""
+(`--mirror-tokens 0`), answer the same streams in turns. Printed: the time per output token and its change."""
 import contextlib, re, statistics
 
 from failover import Cluster

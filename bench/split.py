@@ -15,7 +15,8 @@ def arrivals(path, count, rate, longest):
     with open(path, newline="") as file:
         for row in csv.DictReader(file):
             at = datetime.datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp()
-            rows.append((at, min(int(row["ContextTokens"]), longest), max(min(int(row["GeneratedTokens"]), longest), 2)))
+            prompt, generated = (min(int(row[key]), longest) for key in ("ContextTokens", "GeneratedTokens"))
+            rows.append((at, prompt, max(generated, 2)))
             if len(rows) == count:
                 break
     scale = (count - 1) / (rows[-1][0] - rows[0][0]) / rate

@@ -181,8 +181,8 @@ OptionGroup node_options() {
               {.name = "control-port", .type = kInteger, .default_text = "0", .min = 0, .max = 65535,
                .help = "Port on which gateways reach it; 0: any free one"},
               mirror_tokens(),
-              metrics_port("Port on which the node serves GET /metrics, /health and /steps (how long each took); 0: any "
-                           "free one. `tandem status --json` says which"),
+              metrics_port("Port on which the node serves GET /metrics, /health and /steps (how long each took); 0: "
+                           "any free one. `tandem status --json` says which"),
               metrics_host(),
               drain_timeout(),
           }};
