@@ -45,7 +45,7 @@ TEST_CASE("the sender of the other cases" * doctest::skip()) {
   REQUIRE(frame_bytes != nullptr);
   SystemClock clock;
   auto loop = std::move(EventLoop::create(clock)).value();
-  Network network(*loop, {}, nullptr);
+  Network network(*loop, Rig::patient({}, nullptr), nullptr);
   RecordingEnd end;
   auto connection = network.connect(address, {}, end);
   REQUIRE(connection);
