@@ -192,7 +192,7 @@ void GatewayRequest::protect(const Context& context) {
   const std::optional<NodeRef> holder = move_to_ ? move_to_ : context.placement.place_holder(wanted);
   if (!holder) return;
   touched_.insert(holder->id);
-  send(context, holder->id, Hold{id_, attempt_, current_state()});
+  send(context, holder->id, Hold{id_, attempt_, current_state(), kv_token_});
   send(context, target_.id, SetMirror{id_, attempt_, *holder});
 }
 
@@ -289,7 +289,10 @@ void GatewayRequest::on_message(const std::string& node, const SessionMessage& m
   } else if (const auto* no = std::get_if<ReserveNo>(&message)) {
     if (is_of_attempt(*no, id_, attempt_) && is_reserving && is_target) on_reserve_no(*no, context);
   } else if (const auto* running = std::get_if<Running>(&message)) {
-    if (is_of_attempt(*running, id_, attempt_) && is_reserving && is_target) enter_decoding(context);
+    if (is_of_attempt(*running, id_, attempt_) && is_reserving && is_target) {
+      kv_token_ = running->kv_token;
+      enter_decoding(context);
+    }
   } else if (const auto* failed = std::get_if<XferFailed>(&message)) {
     if (!is_of_attempt(*failed, id_, attempt_) || !is_prefilling || node != source_.id) return;
     context.out.push_back(PairFailed{source_.id, target_.id});
@@ -303,6 +306,7 @@ void GatewayRequest::on_message(const std::string& node, const SessionMessage& m
 void GatewayRequest::send_prefill(const ReserveOk& ok, const Context& context) {
   phase_ = Phase::kPrefilling;
   entered_at_ = context.now;
+  kv_token_ = ok.kv_token;
   send(context, source_.id,
        Prefill{id_, attempt_, target_, ok.landing, ok.kv_token, ok.have, current_state(),
                left_ms(options_.deadline, context.now), static_cast<uint32_t>(options_.priority),

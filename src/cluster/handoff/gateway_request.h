@@ -163,6 +163,7 @@ class GatewayRequest {
   Attempt attempt_ = 0;
   uint32_t num_attempts_after_first_ = 0;
   NodeRef source_, target_, holder_;
+  uint64_t kv_token_ = 0;  // of the reservation at target_
   Nanos predicted_prefill_ = 0, entered_at_ = 0, retry_at_ = 0, waiting_since_ = 0, mirror_asked_at_ = 0;
   std::set<std::string> touched_;       // may hold something of this request
   std::set<std::string> refused_;       // targets, until the next attempt

@@ -127,7 +127,7 @@ struct ReserveOk {
   Attempt attempt = 0;
   uint64_t landing = 0;  // names the reservation in the target's memory
   PartSet have;          // need not be pushed: from an earlier attempt or the prefix cache
-  uint64_t kv_token = 0; // the source shows it on the data plane
+  uint64_t kv_token = 0; // random; who opens a KV connection for the request, either way, shows it
 };
 struct ReserveNo {
   RequestId request;
@@ -137,6 +137,7 @@ struct ReserveNo {
 struct Running {
   RequestId request;
   Attempt attempt = 0;
+  uint64_t kv_token = 0;  // as its ReserveOk had it
 };
 struct Prefill {
   RequestId request;
@@ -176,6 +177,7 @@ struct Hold {  // to a node that becomes the holder of a decode it did not prefi
   RequestId request;
   Attempt attempt = 0;
   RequestState state;
+  uint64_t kv_token = 0;  // that the target shows
 };
 struct Release {
   RequestId request;

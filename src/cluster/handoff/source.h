@@ -37,6 +37,7 @@ class Source {
   bool is_local() const { return prefill_.target == self_; }
   Attempt attempt() const { return prefill_.attempt; }
   const RequestId& request() const { return prefill_.request; }
+  uint64_t kv_token() const { return prefill_.kv_token; }
   const NodeRef& target() const { return prefill_.target; }
   const HandoffShape& shape() const { return shape_; }
   const RequestState& request_state() const { return prefill_.state; }

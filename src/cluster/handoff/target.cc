@@ -41,7 +41,7 @@ void Target::on_reserve(const Reserve& reserve, uint64_t landing, Actions& out) 
     answer_reserve(out);
     return;
   }
-  out.push_back(ToGateway{Running{request_, attempt_}});
+  out.push_back(ToGateway{Running{request_, attempt_, kv_token_}});
   TokenBatch batch;
   for (uint32_t c = 0; c < told_.size() && c < reserve.shape.num_choices(); ++c) {
     for (TokenEntry& entry : told_[c]) {

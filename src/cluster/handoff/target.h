@@ -47,6 +47,7 @@ class Target {
   const PartSet& received() const { return received_; }
   const NodeRef& source() const { return source_; }
   uint64_t landing() const { return landing_; }
+  uint64_t kv_token() const { return kv_token_; }  // one for all attempts of the reservation
   const RequestState& request_state() const { return request_state_; }  // once decoding
   std::vector<uint32_t> written() const;  // positions with KV, by choice
   bool is_mirrored() const { return mirror_.is_on(); }

@@ -3,6 +3,7 @@
 // hashes of the KV before them, so that a wrong byte of KV shows as a wrong token; and a gateway that asks such nodes.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -80,6 +81,7 @@ class HashExecutor final : public sched::StepExecutor {
   bool nests_steps() const override { return true; }
   // As long as it says so, an observed step stays where so many groups are written.
   std::function<bool(uint32_t num_groups)> holds;
+  std::atomic<uint32_t> pause_us = 0;  // any thread: what each step takes longer
 
   static TokenId token_of(uint64_t first, uint64_t second, const SamplingParams& sampling) {
     return static_cast<TokenId>(mixed(mixed(first, second), sampling.seed + sampling.choice) % 50'000);
@@ -87,6 +89,7 @@ class HashExecutor final : public sched::StepExecutor {
 
  private:
   Result<sched::StepOutcome> run(const sched::Batch& batch, sched::StepObserver* observer) {
+    if (const uint32_t us = pause_us.load(); us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
     for (uint32_t group = 0; group < kTestGroups; ++group) {
       for (const sched::BatchItem& item : batch.items) {
         for (uint32_t p = item.begin; p < item.begin + item.count; ++p) {
@@ -208,6 +211,7 @@ class TestGateway {
   role::Gateway& policy() { return *policy_; }
 
   std::map<handoff::RequestId, std::vector<std::vector<TokenId>>> answers;
+  std::map<handoff::RequestId, uint64_t> kv_tokens;  // as the targets gave them
   std::vector<std::string> errors;
   size_t num_open = 0;
 
@@ -226,6 +230,7 @@ class TestGateway {
     if (event.kind == rpc::RpcEvent::Kind::kFrame) {
       auto message = wire::decode_session(event.frame);
       if (message && *message) {
+        if (const auto* ok = std::get_if<handoff::ReserveOk>(&**message)) kv_tokens[ok->request] = ok->kv_token;
         policy_->on_stream_message(stream.node, stream.number, **message, clock_.now_ns(), outs);
       }
     } else if (event.kind == rpc::RpcEvent::Kind::kClosed) {

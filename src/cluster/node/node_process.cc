@@ -1,9 +1,9 @@
 #include "cluster/node/node_process.h"
 
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <random>
 #include <thread>
 #include <utility>
 
@@ -27,10 +27,11 @@ constexpr int64_t kBusyTickNs = 5'000'000, kIdleTickNs = 50'000'000;
 constexpr double kPoll_s = 0.2;  // of the registry
 constexpr uint32_t kLookaheadTokens = 16;
 
-uint64_t draw_incarnation() {
-  std::random_device device;
-  const uint64_t drawn = uint64_t{device()} << 32 | device();
-  return drawn == 0 ? 1 : drawn;
+// From the system's generator: nobody guesses it. Never 0.
+uint64_t draw_number() {
+  uint64_t drawn = 0;
+  while (drawn == 0) TANDEM_CHECK(getrandom(&drawn, sizeof drawn, 0) == sizeof drawn);
+  return drawn;
 }
 
 transport::TransportLimits transport_limits() {
@@ -99,6 +100,11 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
     with_node([&](role::NodeActions& out) { node_->on_peer_lost(peer, now(), out); });
   }
   std::string address_of(const NodeRef& peer) override;
+  bool is_let_in(const KvPass& pass) override { return node_->is_let_in(pass.request, pass.token); }
+  template <class Message>
+  KvPass pass_for(const Message& message) const {
+    return {message.request, node_->token_to_show(message)};
+  }
   template <class Event>
   void with_node(const Event& event, const std::byte* payload = nullptr);
   void act(role::NodeAction& action, const std::byte* payload);
@@ -134,8 +140,9 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
 
 Status Process::open(sched::StepExecutor& executor, StopRuleMaker make_stop_rule) {
   role::NodeConfig& policy = config_.policy;
-  if (policy.self.incarnation == 0) policy.self.incarnation = draw_incarnation();
+  if (policy.self.incarnation == 0) policy.self.incarnation = draw_number();
   policy.has_engine_beside = true;
+  policy.draw_token = draw_number;
   policy.lookahead_tokens = kLookaheadTokens;
   TRY_ASSIGN(loop_, transport::EventLoop::create(clock_));
   network_ = std::make_unique<transport::Network>(*loop_, transport_limits(), config_.hub);
@@ -188,8 +195,9 @@ void Process::act(role::NodeAction& action, const std::byte* payload) {
   } else if (const auto* close = std::get_if<role::CloseSession>(&action)) {
     sessions_->close(close->stream);
   } else if (auto* peer = std::get_if<role::SendPeer>(&action)) {
-    links_->send(peer->peer, [this, told_at = now(), message = std::move(peer->message)](handoff::PeerMessage& to,
-                                                                                        std::vector<std::byte>&) {
+    const KvPass pass = std::visit([this](const auto& message) { return pass_for(message); }, peer->message);
+    links_->send(peer->peer, pass, [this, told_at = now(), message = std::move(peer->message)](
+                                       handoff::PeerMessage& to, std::vector<std::byte>&) {
       to = message;
       if (auto* commit = std::get_if<handoff::Commit>(&to)) {  // it comes behind all pushes
         commit->sampled_ago_ns += static_cast<uint64_t>(now() - told_at);
@@ -222,8 +230,8 @@ void Process::act(role::NodeAction& action, const std::byte* payload) {
 
 // Read when its turn comes: until then the attempt may be over, and its blocks another's.
 void Process::send_block(role::SendBlock& action) {
-  links_->send(action.peer, [this, push = action.push, block = action.block](handoff::PeerMessage& message,
-                                                                           std::vector<std::byte>& payload) {
+  links_->send(action.peer, pass_for(action.push), [this, push = action.push, block = action.block](
+                                                       handoff::PeerMessage& message, std::vector<std::byte>& payload) {
     if (node_->source_attempt(push.request) != push.attempt) return false;
     payload.resize(memory_.part_bytes());
     engine_->with_parts([&] { TANDEM_CHECK(memory_.read_part(block, push.layer_group, payload.data())); });
@@ -235,8 +243,9 @@ void Process::send_block(role::SendBlock& action) {
 }
 
 void Process::send_slots(role::SendKv& action) {
-  links_->send(action.peer, [this, frame = std::move(action.frame), slots = std::move(action.slots)](
-                                handoff::PeerMessage& message, std::vector<std::byte>& payload) {
+  const KvPass pass = pass_for(action.frame);
+  links_->send(action.peer, pass, [this, frame = std::move(action.frame), slots = std::move(action.slots)](
+                                      handoff::PeerMessage& message, std::vector<std::byte>& payload) {
     if (node_->decoding_attempt(frame.request) != frame.attempt) return false;
     payload.resize(frame.tokens.size() * memory_.slot_bytes());
     std::byte* to = payload.data();

@@ -7,7 +7,9 @@
 #include <chrono>
 #include <filesystem>
 
+#include "base/hash.h"
 #include "cluster/node/node_for_test.h"
+#include "cluster/wire/peer_codec.h"
 #include "testing/comes_true.h"
 
 namespace tandem::node {
@@ -28,9 +30,9 @@ handoff::RequestState state_of(uint32_t num_prompt, uint32_t num_choices, uint32
 struct Cluster {
   explicit Cluster(const std::vector<std::pair<std::string, Role>>& roles, const std::string& transport) {
     for (const auto& [id, role] : roles) {
-      const std::string address = transport == "tcp"  ? "tcp:127.0.0.1:0"
-                                  : transport == "shm" ? "shm:" + folder + "/" + id
-                                                       : "loop:" + id;
+      const std::string address = transport == "shm"    ? "shm:" + folder + "/" + id
+                                  : transport == "loop" ? "loop:" + id
+                                                        : transport + ":127.0.0.1:0";
       auto node = start_node(id, role, address, registry, &hub, clock);
       REQUIRE(node);
       nodes[id] = std::move(*node);
@@ -86,7 +88,7 @@ struct Cluster {
 };
 
 TEST_CASE("node: handed over over each transport, every token is as in one process, and nothing stays behind") {
-  for (const char* transport : {"loop", "shm", "tcp"}) {
+  for (const char* transport : {"loop", "shm", "tcp", "ucx"}) {
     CAPTURE(transport);
     Cluster cluster({{"p0", Role::kPrefill}, {"p1", Role::kPrefill}, {"d0", Role::kDecode}}, transport);
     cluster.submit(20, 24);
@@ -169,6 +171,86 @@ TEST_CASE("node: one that goes without a word, at any moment, costs no token") {
       CHECK(cluster.gateway->turn_until([&] { return cluster.gateway->num_open == 0; }));
       cluster.check_answers();
     }
+  }
+}
+
+// Somebody at a node's data address: shows a token and pushes, without waiting to be let in.
+struct Stranger final : transport::ConnectionHandler {
+  Stranger(const registry::NodeRecord& node, const handoff::RequestId& request, uint64_t token, const Clock& clock) {
+    const std::string text = "tandem-kv 2\n5\n" + std::to_string(node.incarnation) + "\n" +
+                             std::to_string(request.high) + "\n" + std::to_string(request.low) + "\n" +
+                             std::to_string(token) + "\np0";
+    loop = std::move(transport::EventLoop::create(clock)).value();
+    network = std::make_unique<transport::Network>(*loop, transport::TransportLimits{}, nullptr);
+    connection = std::move(network->connect(node.data, transport::bytes_of(text), *this)).value();
+    for (uint64_t landing = 1; landing < 20; ++landing) {
+      const handoff::Push push{request, 1, landing, 0, 0, hash_64(payload.data(), payload.size()),
+                               {0, static_cast<uint32_t>(payload.size())}};
+      const auto frame = wire::encode_peer(push);
+      REQUIRE(frame);
+      REQUIRE(connection->send({.header = transport::bytes_of(frame->header), .payload = {transport::Bytes(payload)}}));
+    }
+  }
+  ~Stranger() override { connection.reset(); }
+
+  void on_open(transport::Connection&) override { is_let_in = true; }
+  transport::Placement on_header(transport::Connection&, transport::Bytes, uint64_t) override {
+    return transport::Placement::hold();
+  }
+  void on_frame(transport::Connection&, transport::Bytes, transport::Bytes) override {}
+  void on_close(transport::Connection&, const Error& reason) override { end = reason.message; }
+
+  const std::vector<std::byte> payload = std::vector<std::byte>(kTestBlockSize * sizeof(uint64_t), std::byte{0xAA});
+  bool is_let_in = false;
+  std::string end;
+  std::unique_ptr<transport::EventLoop> loop;
+  std::unique_ptr<transport::Network> network;
+  std::unique_ptr<transport::Connection> connection;
+};
+
+TEST_CASE("node: a stranger that connects and pushes is refused, counted, and changes no byte") {
+  for (const char* transport : {"tcp", "ucx"}) {
+    CAPTURE(transport);
+    Cluster cluster({{"p0", Role::kPrefill}, {"d0", Role::kDecode}}, transport);
+    const handoff::RequestState state = state_of(100, 1, 1500, 3);
+    TestNode& target = *cluster.nodes.at("d0");
+    target.executor.pause_us = 5000;  // so that it is still running when the last stranger has come
+    const handoff::RequestId id = cluster.gateway->submit(state);
+    cluster.expected[id] = {expected_tokens(state, 0)};
+    CHECK(cluster.gateway->turn_until([&] { return cluster.gateway->num_tokens() > 5; }));
+    const registry::NodeRecord record = (**cluster.registry.poll(0)).nodes.at("d0");
+    const uint64_t token = cluster.gateway->kv_tokens.at(id);
+    Counter& refused = target.metrics.counter("tandem_handoff_refused_connections_total", "");
+    const uint64_t before = refused.value();
+    uint64_t num_strangers = 0;
+    const auto meet = [&](const handoff::RequestId& request, uint64_t shown) {
+      Stranger stranger(record, request, shown, cluster.clock);
+      CHECK(cluster.gateway->turn_until([&] {
+        stranger.loop->run_once(0);
+        return stranger.is_let_in || !stranger.end.empty();
+      }));
+      return stranger.is_let_in;
+    };
+    const uint64_t high_bit = uint64_t{1} << 63;
+    for (const uint64_t shown : {uint64_t{0}, uint64_t{1}, uint64_t{2}, token ^ 1, token ^ high_bit, ~token}) {
+      CAPTURE(shown);
+      CHECK_FALSE(meet(id, shown));
+      ++num_strangers;
+    }
+    CHECK_FALSE(meet({1, 1}, token));  // another request's
+    ++num_strangers;
+    CHECK(cluster.gateway->num_open == 1);  // all that while it ran
+    CHECK(refused.value() == before + num_strangers);
+    // With the token it is somebody that the gateway has told of it; what it pushes is then refused by the request.
+    CHECK(meet(id, token));
+    CHECK(refused.value() == before + num_strangers);
+    target.executor.pause_us = 0;
+    CHECK(cluster.gateway->turn_until([&] { return cluster.gateway->num_open == 0; }));
+    cluster.check_answers();
+    for (uint32_t block = 0; block < kTestBlocks; ++block) {
+      CHECK(target.memory.word(kv::BlockId{block}, 0, 0) != 0xAAAA'AAAA'AAAA'AAAA);
+    }
+    CHECK_FALSE(meet(id, token));  // the request is over, and its token with it
   }
 }
 

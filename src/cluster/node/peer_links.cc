@@ -24,13 +24,17 @@ constexpr size_t kMaxBytesUnderWay = 8 << 20;
 constexpr int64_t kAheadOfRateNs = 2'000'000;  // a timer's steps are coarser than a frame at some rates
 constexpr size_t kMaxLinks = 4096;
 constexpr int64_t kGreetingNs = 10'000'000'000;  // well over the transport's own limit
+constexpr int64_t kRefusalLogNs = 1'000'000'000;   // strangers do not fill the log
 
-constexpr std::string_view kGreeting = "tandem-kv 1";
+constexpr std::string_view kGreeting = "tandem-kv 2";
 
-// Who speaks, and to which process: a restarted one must not take its predecessor's frames.
-std::string greeting_of(const NodeRef& from, const NodeRef& to) {
-  return std::string(kGreeting) + "\n" + std::to_string(from.incarnation) + "\n" + std::to_string(to.incarnation) +
-         "\n" + from.id;
+// Who speaks, to which process, for a restarted one must not take its predecessor's frames, and by what right.
+std::string greeting_of(const NodeRef& from, const NodeRef& to, const KvPass& pass) {
+  std::string text(kGreeting);
+  for (const uint64_t number : {from.incarnation, to.incarnation, pass.request.high, pass.request.low, pass.token}) {
+    text += "\n" + std::to_string(number);
+  }
+  return text + "\n" + from.id;
 }
 
 bool take_number(std::string_view& text, uint64_t& number) {
@@ -42,13 +46,15 @@ bool take_number(std::string_view& text, uint64_t& number) {
   return is_good;
 }
 
-// The speaker; absent: no such greeting, or for another process.
-std::optional<NodeRef> read_greeting(std::string_view text, const NodeRef& self) {
+// The speaker and what it shows; absent: no such greeting, or for another process.
+std::optional<NodeRef> read_greeting(std::string_view text, const NodeRef& self, KvPass& pass) {
   if (!text.starts_with(kGreeting) || text.size() <= kGreeting.size() || text[kGreeting.size()] != '\n') return {};
   text.remove_prefix(kGreeting.size() + 1);
   NodeRef from;
   uint64_t incarnation = 0;
-  if (!take_number(text, from.incarnation) || !take_number(text, incarnation)) return {};
+  for (uint64_t* number : {&from.incarnation, &incarnation, &pass.request.high, &pass.request.low, &pass.token}) {
+    if (!take_number(text, *number)) return {};
+  }
   if (incarnation != self.incarnation || text.empty() || text.size() > wire::kMaxNameBytes) return {};
   from.id = text;
   return from;
@@ -189,7 +195,9 @@ PeerLinks::PeerLinks(transport::EventLoop& loop, transport::Network& network, No
       frames_received_(metrics.counter("tandem_handoff_frames_received_total", "KV frames received from peers.")),
       bytes_sent_(metrics.counter("tandem_handoff_sent_bytes_total", "Bytes of KV frames sent to peers.")),
       bytes_received_(metrics.counter("tandem_handoff_received_bytes_total", "Bytes of KV frames received.")),
-      losses_(metrics.counter("tandem_handoff_peer_losses_total", "KV connections that broke or were not made.")) {}
+      losses_(metrics.counter("tandem_handoff_peer_losses_total", "KV connections that broke or were not made.")),
+      refused_(metrics.counter("tandem_handoff_refused_connections_total",
+                               "KV connections refused: no valid token, or for another process.")) {}
 
 PeerLinks::~PeerLinks() { loop_.forget(*this); }
 
@@ -203,11 +211,24 @@ transport::ConnectionHandler* PeerLinks::admit(Bytes greeting) {
   std::erase_if(links_, [this](const auto& entry) {
     return !entry.second->has_connection() && loop_.now_ns() - entry.second->made_at_ns() > kGreetingNs;
   });
-  auto from = read_greeting(transport::text_of(greeting), self_);
-  if (!from || links_.size() >= kMaxLinks) return nullptr;
+  KvPass pass;
+  auto from = read_greeting(transport::text_of(greeting), self_, pass);
+  if (!from) return refuse("no greeting to this process");
+  if (!owner_.is_let_in(pass)) return refuse("no valid token");
+  if (links_.size() >= kMaxLinks) return refuse("too many connections");
   const uint64_t number = next_link_++;
   auto link = std::make_unique<Link>(*this, number, std::move(*from), loop_.now_ns());
   return links_.emplace(number, std::move(link)).first->second.get();
+}
+
+transport::ConnectionHandler* PeerLinks::refuse(const char* why) {
+  refused_.add();
+  ++num_refused_;
+  if (loop_.now_ns() < refusal_logged_ns_) return nullptr;
+  refusal_logged_ns_ = loop_.now_ns() + kRefusalLogNs;
+  log_warning("cluster/node", "a KV connection is refused",
+              {{"why", why}, {"since_the_last_such_line", std::to_string(std::exchange(num_refused_, 0))}});
+  return nullptr;
 }
 
 void PeerLinks::accepted(std::unique_ptr<Connection> connection) {
@@ -223,14 +244,15 @@ void PeerLinks::opened(Link& link, Connection& connection) {
   sending_.try_emplace(link.peer(), link.number());
 }
 
-void PeerLinks::send(const NodeRef& to, FrameMaker make, FrameClass frame_class) {
+void PeerLinks::send(const NodeRef& to, const KvPass& pass, FrameMaker make, FrameClass frame_class) {
   const auto it = sending_.find(to);
   if (it != sending_.end()) return links_.at(it->second)->send(std::move(make), frame_class);
+  if (pass.token == 0) return;  // an answer to what came over a connection that has gone
   const uint64_t number = next_link_++;
   auto link = std::make_unique<Link>(*this, number, to, loop_.now_ns());
   const std::string address = owner_.address_of(to);
   if (!address.empty() && links_.size() < kMaxLinks) {
-    auto connection = network_.connect(address, transport::bytes_of(greeting_of(self_, to)), *link);
+    auto connection = network_.connect(address, transport::bytes_of(greeting_of(self_, to, pass)), *link);
     if (connection) {
       link->own(std::move(*connection));
       sending_.emplace(to, number);

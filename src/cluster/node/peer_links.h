@@ -17,6 +17,12 @@
 
 namespace tandem::node {
 
+// What a connection shows when it is opened: the token of a request that both ends were told of. 0: none.
+struct KvPass {
+  handoff::RequestId request;
+  uint64_t token = 0;
+};
+
 // What PeerLinks wants of its owner. All calls on the loop's thread, none inside send().
 class PeerOwner {
  public:
@@ -26,6 +32,8 @@ class PeerOwner {
   virtual void on_peer_lost(const handoff::NodeRef& peer) = 0;
   // Where a process listens; empty: not known (any more).
   virtual std::string address_of(const handoff::NodeRef& peer) = 0;
+  // Whether who shows this may speak here.
+  virtual bool is_let_in(const KvPass& pass) = 0;
 
  protected:
   ~PeerOwner() = default;
@@ -45,11 +53,14 @@ class PeerLinks final : public transport::Acceptor, public transport::LoopClient
   // Bytes a second that each peer is sent from now on; 0: as many as go. Before the first send().
   void hold_to_rate(uint64_t bytes_per_s) { bytes_per_s_ = bytes_per_s; }
   std::string address() const { return listener_ ? listener_->address() : std::string(); }
-  // Frames in order, but those of kCatchUp among themselves only: they give way (frame_queue.h).
-  void send(const handoff::NodeRef& to, FrameMaker make, FrameClass frame_class = FrameClass::kUsual);
+  // Frames in order, but those of kCatchUp among themselves only: they give way (frame_queue.h). `pass`: for the case
+  // that a connection has to be opened; without a token none is, and the frame goes nowhere.
+  void send(const handoff::NodeRef& to, const KvPass& pass, FrameMaker make,
+            FrameClass frame_class = FrameClass::kUsual);
 
  private:
   class Link;
+  transport::ConnectionHandler* refuse(const char* why);
   transport::ConnectionHandler* admit(transport::Bytes greeting) override;
   void accepted(std::unique_ptr<transport::Connection> connection) override;
   void on_task() override;
@@ -67,8 +78,10 @@ class PeerLinks final : public transport::Acceptor, public transport::LoopClient
   std::map<transport::ConnectionId, std::unique_ptr<transport::Connection>> accepted_;  // for a moment: not opened yet
   std::vector<handoff::NodeRef> lost_;                  // to be told, outside of any call
   uint64_t next_link_ = 1;
+  int64_t refusal_logged_ns_ = INT64_MIN;
+  uint64_t num_refused_ = 0;  // not in the log yet
   uint64_t bytes_per_s_ = 0;
-  Counter &frames_sent_, &frames_received_, &bytes_sent_, &bytes_received_, &losses_;
+  Counter &frames_sent_, &frames_received_, &bytes_sent_, &bytes_received_, &losses_, &refused_;
 };
 
 }  // namespace tandem::node

@@ -15,6 +15,7 @@ struct Owner final : PeerOwner {
   }
   void on_peer_lost(const NodeRef&) override { FAIL("lost"); }
   std::string address_of(const NodeRef& peer) override { return "loop:" + peer.id; }
+  bool is_let_in(const KvPass& pass) override { return pass.token == 5; }
   std::vector<uint32_t> blocks;
 };
 
@@ -34,7 +35,7 @@ TEST_CASE("a peer is sent no more bytes a second than the rate that it is held t
   REQUIRE(to.listen("loop:b"));
   from.hold_to_rate(kPayloadBytes);
   for (uint32_t block = 0; block < 5; ++block) {
-    from.send(b, [block](handoff::PeerMessage& message, std::vector<std::byte>& payload) {
+    from.send(b, KvPass{{}, 5}, [block](handoff::PeerMessage& message, std::vector<std::byte>& payload) {
       payload.resize(kPayloadBytes);
       handoff::Push push;
       push.attempt = 1;

@@ -3,6 +3,7 @@
 // that the driver runs. Event and time in, actions out; no sockets, no threads, no clock.
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -32,6 +33,7 @@ struct NodeConfig {
   // The engine computes while events come in, on a thread of its own: see KvStore::wait_for_steps. The driver calls
   // on_carried_out() after it has carried the actions of an event out.
   bool has_engine_beside = false;
+  std::function<uint64_t()> draw_token;  // a token that nobody can guess; none: numbers, in simulations
   uint32_t lookahead_tokens = 0;  // a decode's table has room for so many tokens more, so that it need not wait for it
 };
 
@@ -53,6 +55,10 @@ class Node {
   void on_peer_message(const handoff::NodeRef& from, const handoff::PeerMessage& message, uint64_t checksum,
                        handoff::Nanos now, NodeActions& out);
   void on_peer_lost(const handoff::NodeRef& peer, handoff::Nanos now, NodeActions& out);
+  // What a connection shows that is opened for this frame, and whether one is to be let in that shows `token` for the
+  // request: the reservation's own, or that of the target whose KV is held here. 0: nothing to show, and never let in.
+  uint64_t token_to_show(const handoff::PeerMessage& message) const;
+  bool is_let_in(const handoff::RequestId& request, uint64_t token) const;
   // Engine thread's news, and the loop, which runs whether there is work or not.
   void on_engine(const EngineNews& news, handoff::Nanos now, NodeActions& out);
   void on_tick(const EngineProgress& progress, handoff::Nanos now, NodeActions& out);
@@ -103,6 +109,7 @@ class Node {
     std::optional<handoff::Source> source;
     std::optional<handoff::Holder> holder;
     KvTables held;  // the source's and holder's, charged to the shared part
+    uint64_t held_token = 0;  // of the target that it goes to or comes from
     bool waits_for_room = false;
     std::optional<handoff::Target> target;
     KvTables decoding;  // charged to the private part

@@ -59,7 +59,8 @@ void Node::on_reserve(const std::string& gateway, Reserve reserve, Nanos now, No
     return send_to_gateway(gateway, ReserveNo{id, reserve.attempt, ReserveRefusal::kNoRoom}, out);
   }
   const uint64_t landing = next_landing_++;
-  entry.target.emplace(reserve, config_.self, landing, landing, std::move(have), actions);
+  const uint64_t token = config_.draw_token ? config_.draw_token() : landing;
+  entry.target.emplace(reserve, config_.self, landing, token, std::move(have), actions);
   if (test_only.has_no_gate) entry.target->test_only_open_gate();
   if (test_only.has_no_push_fence) {
     for (uint32_t b = 0; !is_local && b < reserve.shape.num_blocks(); ++b) {
@@ -219,6 +220,7 @@ void Node::on_prefill(const std::string& gateway, const Prefill& prefill, Nanos 
                     out);
     return erase_if_empty(prefill.request);
   }
+  entry.held_token = prefill.kv_token;
   entry.source.emplace(prefill, config_.self, kv_.block_size(), config_.num_layer_groups, now);
   entry.marks.told_at = now;
   if (entry.holder && entry.holder->attempt() >= prefill.attempt) entry.holder.reset();
@@ -317,6 +319,7 @@ void Node::on_hold(const std::string& gateway, const Hold& hold, NodeActions& ou
   const bool is_pinned = entry.holder && entry.holder->attempt() >= hold.attempt;
   if (is_known || is_pinned) return erase_if_empty(hold.request);
   end_source_job(entry, out);
+  entry.held_token = hold.kv_token;
   if (!entry.holder) {
     entry.holder.emplace(Holder(hold.request, static_cast<uint32_t>(hold.state.choices.size())));
   }
@@ -374,6 +377,24 @@ void Node::on_release(const Release& release, NodeActions& out) {
 }
 
 // ---- data plane and engine
+
+uint64_t Node::token_to_show(const PeerMessage& message) const {
+  const auto it = entries_.find(std::visit([](const auto& m) { return m.request; }, message));
+  if (it == entries_.end()) return 0;
+  const Entry& entry = it->second;
+  const bool is_of_target = std::holds_alternative<Mirror>(message) || std::holds_alternative<CommitAck>(message);
+  const uint64_t own = entry.target ? entry.target->kv_token() : 0;
+  if (is_of_target || entry.held_token == 0) return own;
+  return entry.held_token;
+}
+
+bool Node::is_let_in(const Id& request, uint64_t token) const {
+  const auto it = entries_.find(request);
+  if (it == entries_.end() || token == 0) return false;
+  // Whole words, so the time says nothing of how much of it was right.
+  const uint64_t own = it->second.target ? it->second.target->kv_token() : 0;
+  return ((own ^ token) == 0) | ((it->second.held_token ^ token) == 0);
+}
 
 void Node::on_push(const NodeRef& from, const Push& push, uint64_t checksum, NodeActions& out) {
   const auto it = entries_.find(push.request);

@@ -193,8 +193,14 @@ Status take(const pb::ReserveNo& from, ReserveNo& to) {
   return Done{};
 }
 
-void put(const Running& from, pb::Running& to) { put_request(from, to); }
-Status take(const pb::Running& from, Running& to) { return take_request(from, to); }
+void put(const Running& from, pb::Running& to) {
+  put_request(from, to);
+  to.set_kv_token(from.kv_token);
+}
+Status take(const pb::Running& from, Running& to) {
+  to.kv_token = from.kv_token();
+  return take_request(from, to);
+}
 
 void put(const Prefill& from, pb::Prefill& to) {
   put_request(from, to);
@@ -325,10 +331,12 @@ Status take(const pb::SetMirror& from, SetMirror& to) {
 void put(const Hold& from, pb::Hold& to) {
   put_request(from, to);
   wire::put(from.state, *to.mutable_state());
+  to.set_kv_token(from.kv_token);
 }
 Status take(const pb::Hold& from, Hold& to) {
   TRY(take_request(from, to));
   TAKE(from, to, state);
+  to.kv_token = from.kv_token();
   return Done{};
 }
 
