@@ -208,7 +208,8 @@ def measure(options, num_streams):
             parts = cluster.failover_parts()
             say(f"{num_streams} streams, blow {seed}: {max(pauses[-num_streams:]) * 1e3:.0f} ms at most")
     pauses.sort()
-    work = f"{options.topology}, {options.blow} {options.victim}, {num_streams} streams, context {options.context}"
+    work = f"{options.topology}, {options.blow} {options.victim}, {num_streams} streams, context {options.context}, " \
+           f"KV over {options.transport}"
     if options.flood:
         work += f", beside {options.flood} clients with prompts of {options.flood_prompt}"
     return {"work": work,
@@ -237,9 +238,13 @@ def main():
     parser.add_argument("--flood", type=int, default=0,
                         help="clients that send prompts all the while (default: %(default)s)")
     parser.add_argument("--flood-prompt", type=int, default=2048, help="tokens of each (default: %(default)s)")
+    parser.add_argument("--transport", default="shm", choices=["shm", "tcp", "ucx"],
+                        help="of KV between the nodes (default: %(default)s)")
     parser.add_argument("--flag", action="append", default=[], help="for `tandem up`; may be repeated")
     parser.set_defaults(threads=1)
     options = parser.parse_args()
+    if options.transport != "shm":
+        os.environ["TANDEM_DATA_ADDRESS"] = f"{options.transport}:127.0.0.1:0"
     rows = [measure(options, num_streams) for num_streams in map(int, options.streams.split(","))]
     print_table(["BLOW", *(name.upper() + " ms" for name in PARTS)],
                 [[row["work"], *(f"{row['parts_ms'][part]:.1f}" if part in row["parts_ms"] else "-" for part in PARTS)]
