@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """isolation.py [OPTION...] : how much a flood of long prompts disturbs streams that decode: on a prefill and a decode
-node of their own, and on one mixed process. The same streams run with and without the flood, in turns. Printed: the time
-between their tokens at the client, and the decode node's steps by its own clock."""
+node of their own, and on one mixed process. The same streams run with and without the flood, in turns. Printed: the
+time between their tokens at the client, and the decode node's steps by its own clock."""
 import contextlib, http.client, json, random, selectors, statistics, threading
 
 from failover import VOCABULARY, Cluster, Stream

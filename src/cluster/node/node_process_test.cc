@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "cluster/node/node_for_test.h"
 #include "cluster/wire/peer_codec.h"
+#include "net/transport/network.h"
 #include "testing/comes_true.h"
 
 namespace tandem::node {
@@ -186,7 +187,7 @@ struct Stranger final : transport::ConnectionHandler {
     for (uint64_t landing = 1; landing < 20; ++landing) {
       const handoff::Push push{request, 1, landing, 0, 0, hash_64(payload.data(), payload.size()),
                                {0, static_cast<uint32_t>(payload.size())}};
-      const auto frame = wire::encode_peer(push);
+      auto frame = wire::encode_peer(push);
       REQUIRE(frame);
       REQUIRE(connection->send({.header = transport::bytes_of(frame->header), .payload = {transport::Bytes(payload)}}));
     }

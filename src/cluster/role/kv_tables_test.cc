@@ -72,7 +72,7 @@ TEST_CASE("without a cache nothing is found again") {
   const auto state = state_with(64, 0);
   REQUIRE(store.fit(tables, shape_of(state, 16, 1), Part::kShared));
   store.publish(tables, state, 64);
-  store.match(hit, state, 4);
+  store.match(hit, state.prompt, "", 4, Part::kShared);
   CHECK(hit.is_empty());
   store.release(tables);
 }
