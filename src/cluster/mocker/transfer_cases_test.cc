@@ -13,8 +13,8 @@ TEST_CASE("PDD-04: a slow network and a prefill pool for two prompts: what is no
   SimConfig config = small_cluster({kP1, kD1});
   config.pool = {32, 16, 16};
   config.max_pinned_blocks = 16;
-  config.net.delay_min = 30 * kMs;
-  config.net.delay_max = 90 * kMs;
+  config.net.delay_min = 10 * kMs;
+  config.net.delay_max = 40 * kMs;
   Run run(config);
   for (size_t i = 0; i < 20; ++i) run.ask(100 + i, 8);
   run.finish(20, 120 * kSecond);

@@ -181,10 +181,13 @@ TEST_CASE("groups of layers are told of in the step, each part once, also of a s
 TEST_CASE("a choice's first token tells how much of the prompt was cached; a later one does not") {
   Rig rig;
   handoff::RequestState state = state_of(50, 2, 8);
-  rig.engine.start_prefill({{0, 1}, 1, state, rig.tables_of(state), {32, 32}});
+  const role::KvTables tables = rig.tables_of(state);
+  rig.prefill(9, state, tables);
+  for (const handoff::TokenEntry& entry : rig.sampled(9).first) CHECK(entry.num_cached == 0);
+  rig.engine.start_prefill({{0, 1}, 1, state, tables, {32, 32}});
   for (const handoff::TokenEntry& entry : rig.sampled(1).first) CHECK(entry.num_cached == 32);
   for (handoff::ChoiceState& choice : state.choices) choice.tokens = {7};
-  rig.engine.start_prefill({{0, 2}, 1, state, rig.tables_of(state), {48, 48}});
+  rig.engine.start_prefill({{0, 2}, 1, state, tables, {48, 48}});
   for (const handoff::TokenEntry& entry : rig.sampled(2).first) CHECK(entry.num_cached == 0);
 }
 

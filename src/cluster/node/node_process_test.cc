@@ -221,7 +221,8 @@ TEST_CASE("node: a stranger that connects and pushes is refused, counted, and ch
     CHECK(cluster.gateway->turn_until([&] { return cluster.gateway->num_tokens() > 5; }));
     const registry::NodeRecord record = (**cluster.registry.poll(0)).nodes.at("d0");
     const uint64_t token = cluster.gateway->kv_tokens.at(id);
-    Counter& refused = target.metrics.counter("tandem_handoff_refused_connections_total", "");
+    Counter& refused = target.metrics.counter("tandem_handoff_refused_connections_total",
+                                              "KV connections refused: no valid token, or for another process.");
     const uint64_t before = refused.value();
     uint64_t num_strangers = 0;
     const auto meet = [&](const handoff::RequestId& request, uint64_t shown) {
