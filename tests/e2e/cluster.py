@@ -199,6 +199,10 @@ def test_operator(expected, _):
     cluster.operator("role", "p2", "decode")
     cluster.wait_status(lambda nodes: nodes["p2"]["role"] == "decode", "p2 decodes")
     cluster.operator("role", "p1", "decode", code=1)
+    # Nodes wrote down what the cluster serves; each says that it knows the newest revision.
+    newest = json.loads(cluster.operator("status", "--json"))["config_revision"]
+    cluster.wait_status(lambda nodes: newest > 0 and all(node["config_revision"] == newest for node in nodes.values()
+                                                         if node["role"] != "gateway"), "the configuration is known")
     begin = len(cluster.lines)
     cluster.operator("drain", "d1")
     cluster.wait_for_line("tandem: d1 has left the cluster", START_TIMEOUT_S, begin)

@@ -24,6 +24,7 @@ ClusterStatus status_of(const registry::ViewKeeper& view, const role::Gateway& p
                         Nanos now) {
   ClusterStatus status;
   status.view = view.revision();
+  status.config_revision = view.config_revision();
   for (const auto& [id, record] : view.nodes()) {
     const auto it = policy.links().find(id);
     const role::NodeLink* link = it == policy.links().end() ? nullptr : &it->second;
@@ -36,6 +37,7 @@ ClusterStatus status_of(const registry::ViewKeeper& view, const role::Gateway& p
     node.incarnation = record.incarnation;
     node.role_epoch = record.role_epoch;
     if (link == nullptr || link->state != LinkState::kOpen) continue;
+    node.config_revision = link->beat.config_revision;
     node.num_running = link->beat.num_running;
     node.num_waiting = link->beat.num_waiting;
     if (link->beat.io_seq == 0) continue;  // no beat yet
@@ -56,6 +58,7 @@ std::string to_json(const ClusterStatus& status) {
     else json.unsigned_integer(node.pid);
     if (!node.metrics.empty()) json.key("metrics").string(node.metrics);
     json.key("incarnation").unsigned_integer(node.incarnation).key("role_epoch").unsigned_integer(node.role_epoch);
+    json.key("config_revision").unsigned_integer(node.config_revision);
     json.key("running").unsigned_integer(node.num_running).key("waiting").unsigned_integer(node.num_waiting);
     json.key("kv").begin_object();
     const auto put = [&](const char* name, uint32_t KvStatus::*number) {
@@ -69,7 +72,8 @@ std::string to_json(const ClusterStatus& status) {
     put("shared_free", &KvStatus::shared_free);
     json.end_object().end_object();
   }
-  json.end_array().key("view").unsigned_integer(status.view).end_object();
+  json.end_array().key("view").unsigned_integer(status.view);
+  json.key("config_revision").unsigned_integer(status.config_revision).end_object();
   return json.take();
 }
 

@@ -18,12 +18,14 @@ struct NodeStatus {
   std::string metrics = {};  // URL; empty: none
   uint64_t pid = 0;  // 0: not said
   uint64_t incarnation = 0, role_epoch = 0;
+  uint64_t config_revision = 0;  // in force at the node, as its newest beat says
   uint32_t num_running = 0, num_waiting = 0;
   std::optional<KvStatus> kv;  // absent: nobody has said
 };
 struct ClusterStatus {
   std::vector<NodeStatus> nodes;  // by id, the gateway last
   uint64_t view = 0;
+  uint64_t config_revision = 0;  // the newest
 };
 
 // In order of weight: left, draining, ready, starting (never had a session); a lost session is suspect until the lease

@@ -295,6 +295,7 @@ void Process::on_timer() {
 void Process::on_view(std::optional<registry::View> view) {
   if (!view || view->revision <= view_.revision) return;
   view_ = std::move(*view);
+  node_->set_config_revision(view_.config_revision);
   const auto it = view_.nodes.find(self().id);
   if (it == view_.nodes.end() || it->second.incarnation != self().incarnation) return;
   if (it->second.state == registry::NodeState::kDraining) is_told_to_drain_ = true;

@@ -35,6 +35,7 @@ class ViewKeeper {
   const std::map<std::string, NodeRecord>& nodes() const { return nodes_; }
   bool is_retired(const std::string& id) const { return retired_.contains(id); }
   uint64_t revision() const { return revision_; }
+  uint64_t config_revision() const { return config_revision_; }
   uint64_t num_mass_losses() const { return num_mass_losses_; }  // views that were not believed
 
  private:

@@ -196,6 +196,7 @@ Beat Node::make_beat(const std::string& gateway, const EngineProgress& progress)
   beat.shared_free = kv_.pool().num_available(kv::Part::kShared);
   beat.credits = is_draining_ ? 0 : config_.credits;
   beat.is_draining = is_draining_;
+  beat.config_revision = config_revision_;
   beat.is_busy = num_entries_of(gateway) > 0;
   for (const auto& [id, entry] : entries_) {
     const bool is_decoding = entry.target && entry.target->state() == Target::State::kDecoding;

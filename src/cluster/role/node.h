@@ -75,6 +75,8 @@ class Node {
     config_.role = role;
     config_.role_epoch = role_epoch;
   }
+  // The revision of the cluster's configuration that is in force here; beats tell it.
+  void set_config_revision(uint64_t revision) { config_revision_ = revision; }
   bool is_draining() const { return is_draining_; }
   bool is_idle() const { return entries_.empty() && !kv_.has_waiting(); }
 
@@ -166,6 +168,7 @@ class Node {
   };
   std::map<std::string, LastBeat> last_beat_;  // by gateway
   uint64_t next_landing_ = 1;
+  uint64_t config_revision_ = 0;
   handoff::Nanos now_ = 0;  // of the event under way
   uint64_t io_seq_ = 0, step_seq_ = 0;
   uint64_t num_stale_ = 0, num_cached_blocks_ = 0;
