@@ -87,6 +87,7 @@ gateway::GatewayProcessConfig gateway_config(const OptionValues& values, const m
   config.policy.self.id = "gateway";
   spans.set_process(config.policy.self.id);
   config.spans = &spans;
+  config.policy.router = router::RouterConfig{.policy = *router::policy_of(values.text("router-policy"))};
   config.model_name = name;
   config.limits.max_model_len = facts.max_model_len;
   if (values.has("max-model-len")) {

@@ -33,6 +33,13 @@ OptionSpec registry_path() {
                   "etcd://HOST:PORT[,HOST:PORT...]/PREFIX (etcd+https:// with TLS)"};
 }
 
+OptionSpec router_policy() {
+  return {.name = "router-policy", .type = kChoice, .default_text = "least-ttft",
+          .choices = {"least-ttft", "round-robin", "power-of-two"},
+          .help = "How the nodes of a new request are chosen: by the earliest predicted first token, counting what they "
+                  "have of the prompt's beginning; in turns; the less busy of two that are drawn"};
+}
+
 OptionSpec metrics_port(std::string_view help) {
   return {.name = "metrics-port", .type = kInteger, .default_note = "none", .min = 0, .max = 65535, .help = help};
 }
@@ -160,6 +167,7 @@ OptionGroup up_options() {
                .help = "Numbers of prefill, decode and mixed nodes: 2P1D, 3M, 1P1D1M"},
               cluster_name(),
               registry_path(),
+              router_policy(),
               mirror_tokens(),
               metrics_port("Port on which the first node serves GET /metrics and /health, each further one on the "
                            "next; 0: any free ones. `tandem status --json` says which"),
@@ -218,6 +226,7 @@ OptionGroup gateway_options() {
           {
               cluster_name(),
               registry_path(),
+              router_policy(),
               admin_key_file("File with the key that operators on other machines send"),
           }};
 }

@@ -241,6 +241,7 @@ Result<std::unique_ptr<GatewayProcess>> GatewayProcess::start(GatewayProcessConf
   }
   if (config.policy.self.id.empty()) config.policy.self.id = "gateway";
   if (config.policy.self.incarnation == 0) config.policy.self.incarnation = random_incarnation();
+  if (config.policy.router) config.policy.router->seed = config.policy.self.incarnation;
   auto process = std::make_unique<Process>(std::move(config), registry, clock, metrics);
   TRY(process->start());
   return std::unique_ptr<GatewayProcess>(std::move(process));

@@ -131,6 +131,7 @@ class GatewayRequest {
   const TokenJudge& judge() const { return judge_; }
   uint64_t num_mismatches() const { return num_mismatches_; }
   uint64_t num_stale() const { return num_stale_; }  // tokens that were not of the current attempt
+  const RequestState& state() const { return state_; }  // as it was asked for
   RequestState current_state() const;  // with the tokens emitted so far
 
   // For tests of the harness only: rules left out.

@@ -40,6 +40,7 @@ struct Schedule {
     config.net.p_duplicate = random.below(3) == 0 ? 0.05 : 0;
     config.net.p_corrupt = random.below(4) == 0 ? 0.01 : 0;
     config.tick = 15 * kMs;
+    if (seed % 4 != 3) config.router = router::RouterConfig{.policy = static_cast<router::Policy>(seed % 4)};
     config.engine.chunk_tokens = 24;
     config.node_rules = options.node_rules;
     config.gateway_rules = options.gateway_rules;

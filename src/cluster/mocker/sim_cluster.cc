@@ -52,6 +52,8 @@ SimCluster::SimCluster(const SimConfig& config)
     gateway.clock_offset = config_.are_timers_scaled ? random_.between(kMs, 1'000'000'000 * kMs) : kMs;
     role::GatewayConfig made{{gateway.id, random_.next()}, scaled_timing(), 4096, config_.prefill_tokens_per_s,
                              config_.ramp, true, config_.does_holder_adopt};
+    made.router = config_.router;
+    if (made.router) made.router->seed = config_.seed;
     gateway.policy = std::make_unique<role::Gateway>(std::move(made));
     gateway.policy->test_only = config_.gateway_rules;
     for (const SimNode& node : nodes_) gateway.policy->add_node(node.spec.id);

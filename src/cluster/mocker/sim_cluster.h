@@ -40,6 +40,7 @@ struct SimConfig {
   double prefill_tokens_per_s = 5000;
   Nanos tick = 10'000'000;
   Nanos ramp = 0;
+  std::optional<router::RouterConfig> router;
   role::Node::TestOnly node_rules;
   role::Gateway::TestOnly gateway_rules;
   role::KvStore::TestOnly kv_rules;

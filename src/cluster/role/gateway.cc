@@ -52,7 +52,10 @@ void Gateway::carry_out(GatewayActions& actions, Nanos now, GatewayOuts& out) {
 void Gateway::sweep() {
   std::erase_if(requests_, [this](const auto& r) {
     const bool is_done = r.second->phase() == GatewayRequest::Phase::kDone;
-    if (is_done) work_.erase(r.first);
+    if (is_done) {
+      work_.erase(r.first);
+      if (router_) router_->forget(r.first);
+    }
     return is_done;
   });
 }
@@ -129,6 +132,10 @@ void Gateway::on_hello(const std::string& node, NodeLink& link, const Hello& hel
     link.patience = 1;
   }
   if (is_restarted) note_death(link);
+  if (router_) {
+    link.router_index = router_->add(node);
+    if (is_restarted) router_->forget_cache(*link.router_index);
+  }
   for (const auto& [id, request] : requests_) request->on_process_lives(hello.from);
   num_false_suspicions_ += link.was_silent && !is_restarted;
   link.was_silent = false;

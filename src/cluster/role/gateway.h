@@ -11,6 +11,7 @@
 #include "cluster/handoff/bad_pairs.h"
 #include "cluster/handoff/gateway_request.h"
 #include "cluster/handoff/suspicion.h"
+#include "cluster/role/link_router.h"
 
 namespace tandem::role {
 
@@ -69,6 +70,7 @@ struct GatewayConfig {
   handoff::Nanos ramp = 10000 * handoff::kMs;  // a new node's weight goes from 10 to 100 %
   bool is_mirrored = true, does_holder_adopt = true;
   handoff::Nanos priority_step = 10000 * handoff::kMs;  // a level of priority counts as so much later an arrival
+  std::optional<router::RouterConfig> router = std::nullopt;  // chooses where new requests go; none: by role, then by load
 };
 
 enum class LinkState : uint8_t { kClosed, kOpening, kOpen };
@@ -92,6 +94,8 @@ struct NodeLink {
   handoff::Nanos stuck_backoff = 0;  // a stuck engine's node speaks well and does nothing: it is asked ever more rarely
   uint32_t num_prefills = 0, num_decodes = 0;  // this gateway's, by role in their pairs
   uint32_t num_requests = 0;                   // this gateway's that may have something here
+  uint64_t prefill_tokens = 0;                 // of num_prefills
+  std::optional<router::NodeIndex> router_index;
   handoff::Nanos told_at = 0;                  // when it got work that no beat has shown yet; 0: none
 };
 
@@ -102,7 +106,9 @@ class Gateway final : public handoff::Placement {
          forgets_bad_pairs = false;
   };
 
-  explicit Gateway(GatewayConfig config) : config_(std::move(config)) {}
+  explicit Gateway(GatewayConfig config) : config_(std::move(config)) {
+    if (config_.router) router_.emplace(*config_.router);
+  }
 
   // The registry's view. A node that leaves it loses new work only, while its session lives. Added again, its record
   // having changed: a session is tried at once.
@@ -170,6 +176,7 @@ class Gateway final : public handoff::Placement {
   struct Work {
     std::vector<NodeLink*> involved;
     NodeLink *source = nullptr, *target = nullptr;
+    uint64_t prefill_tokens = 0;
     bool operator==(const Work&) const = default;
   };
   Work work_of(const handoff::GatewayRequest& request);
@@ -181,7 +188,13 @@ class Gateway final : public handoff::Placement {
   template <class Event>
   void with_request(const handoff::RequestId& id, handoff::Nanos now, GatewayOuts& out, Cause cause,
                     const Event& event);
+  double weight_of(const NodeLink& link) const;
   double load_of(const NodeLink& link, uint32_t work) const;
+  void show_links_to_router() const;
+  std::optional<handoff::Placed> placed_at(const std::string& source, const std::string& target,
+                                           const handoff::PlacementQuery& query) const;
+  // What the router says, when it has something to say.
+  std::optional<std::optional<handoff::Placed>> route(const handoff::PlacementQuery& query) const;
   bool may_serve(const NodeLink& link) const;
 
   GatewayConfig config_;
@@ -189,6 +202,7 @@ class Gateway final : public handoff::Placement {
   std::map<handoff::RequestId, std::unique_ptr<handoff::GatewayRequest>> requests_;  // in the order of their ids
   std::map<handoff::RequestId, Work> work_;  // of each of requests_
   handoff::BadPairs bad_pairs_;
+  mutable std::optional<LinkRouter> router_;  // remembers its choices, which are asked for by const functions
   handoff::OwnStall own_stall_;
   handoff::Nanos now_ = 0, last_beat_ = 0, blames_itself_until_ = 0;
   bool blames_itself_ = false;

@@ -22,7 +22,10 @@ Gateway::Work Gateway::work_of(const GatewayRequest& request) {
     if (link != nullptr && std::ranges::find(work.involved, link) == work.involved.end()) work.involved.push_back(link);
   });
   const bool is_before_decode = phase == Phase::kReserving || phase == Phase::kPrefilling;
-  if (is_before_decode) work.source = link_of(request.source().id);
+  if (is_before_decode) {
+    work.source = link_of(request.source().id);
+    work.prefill_tokens = request.state().prompt.size();
+  }
   if (is_before_decode || phase == Phase::kDecoding) work.target = link_of(request.target().id);
   return work;
 }
@@ -33,7 +36,10 @@ void Gateway::count(const Work& work, uint32_t by) {
     link->num_requests += by;
     if (link->num_requests == 0) link->told_at = 0;  // what it was told of is over, shown by a beat or not
   }
-  if (work.source != nullptr) work.source->num_prefills += by;
+  if (work.source != nullptr) {
+    work.source->num_prefills += by;
+    work.source->prefill_tokens += by == 1 ? work.prefill_tokens : -work.prefill_tokens;
+  }
   if (work.target != nullptr) work.target->num_decodes += by;
 }
 
@@ -49,6 +55,7 @@ void Gateway::recount(const GatewayRequest& request) {
 void Gateway::check_invariants() const {
   struct Counts {
     uint32_t prefills = 0, decodes = 0, requests = 0;
+    uint64_t prefill_tokens = 0;
     bool operator==(const Counts&) const = default;
   };
   std::map<const NodeLink*, Counts> counts;
@@ -56,11 +63,15 @@ void Gateway::check_invariants() const {
   for (const auto& [id, work] : work_) {
     TANDEM_CHECK(requests_.contains(id));
     for (const NodeLink* link : work.involved) ++counts[link].requests;
-    if (work.source != nullptr) ++counts[work.source].prefills;
+    if (work.source != nullptr) {
+      ++counts[work.source].prefills;
+      counts[work.source].prefill_tokens += work.prefill_tokens;
+    }
     if (work.target != nullptr) ++counts[work.target].decodes;
   }
   for (const auto& [node, link] : links_) {
-    TANDEM_CHECK((counts[&link] == Counts{link.num_prefills, link.num_decodes, link.num_requests}));
+    TANDEM_CHECK((counts[&link] ==
+                  Counts{link.num_prefills, link.num_decodes, link.num_requests, link.prefill_tokens}));
     const auto is_here = [&, &name = node](const auto& r) {
       return r.second->phase() != GatewayRequest::Phase::kDone && r.second->involves(name);
     };
@@ -83,11 +94,13 @@ bool Gateway::can_serve() const {
 }
 
 // A node that has just come gets a tenth of the work, so that it is not flooded while it is empty.
-double Gateway::load_of(const NodeLink& link, uint32_t work) const {
+double Gateway::weight_of(const NodeLink& link) const {
   const auto open_for = static_cast<double>(now_ - link.opened_at);
   const double age = config_.ramp > 0 ? open_for / static_cast<double>(config_.ramp) : 1;
-  return (work + 1) / std::clamp(0.1 + 0.9 * age, 0.1, 1.0);
+  return std::clamp(0.1 + 0.9 * age, 0.1, 1.0);
 }
+
+double Gateway::load_of(const NodeLink& link, uint32_t work) const { return (work + 1) / weight_of(link); }
 
 std::optional<NodeRef> Gateway::open_node(const std::string& node) const {
   const auto it = links_.find(node);
@@ -128,7 +141,74 @@ struct Rank {
 
 }  // namespace
 
+void Gateway::show_links_to_router() const {
+  for (const auto& [node, link] : links_) {
+    if (!link.router_index) continue;  // never had a session
+    const Hello& hello = link.hello;
+    router::NodeLoad load;
+    load.role = hello.role;
+    load.is_ready = may_serve(link);
+    load.weight = weight_of(link);
+    load.credits = link.beat.credits - std::min(link.beat.credits, link.num_prefills);
+    load.prefill_tokens_per_s = std::max(config_.prefill_tokens_per_s, 1.0);
+    load.queued_prefill_tokens = link.prefill_tokens;
+    load.num_prefills = link.num_prefills;
+    load.num_decodes = link.num_decodes;
+    load.block_size = std::max(hello.fingerprint.block_size, 1u);
+    load.private_total_blocks = hello.private_blocks;
+    load.private_free_blocks = link.beat.io_seq == 0 ? hello.private_blocks : link.beat.private_free;
+    router_->update(*link.router_index, hello.fingerprint, load, link.beat.io_seq);
+  }
+  router_->end_update();
+}
+
+std::optional<Placed> Gateway::placed_at(const std::string& source, const std::string& target,
+                                         const PlacementQuery& query) const {
+  const NodeLink& s = links_.at(source);
+  const NodeLink& t = links_.at(target);
+  if (!differing_field(s.hello.fingerprint, t.hello.fingerprint).empty()) return std::nullopt;
+  uint64_t num_tokens = query.shape.prompt_tokens;
+  for (const uint32_t tokens : query.shape.choice_tokens) num_tokens += tokens;
+  const double seconds = static_cast<double>(num_tokens) / config_.prefill_tokens_per_s;
+  return Placed{s.hello.from, t.hello.from, static_cast<Nanos>(seconds * 1e9)};
+}
+
+// Nothing: the rule below it decides, as where every pair failed lately, or only nodes of another role are left.
+std::optional<std::optional<Placed>> Gateway::route(const PlacementQuery& query) const {
+  const auto it = requests_.find(query.request);
+  if (it == requests_.end()) return std::nullopt;
+  show_links_to_router();
+  const auto indices = [this](const std::set<std::string>& nodes) {
+    std::vector<router::NodeIndex> found;
+    for (const std::string& node : nodes) {
+      const auto link = links_.find(node);
+      if (link != links_.end() && link->second.router_index) found.push_back(*link->second.router_index);
+    }
+    return found;
+  };
+  const std::vector<router::NodeIndex> not_prefill = indices(query.not_source), not_decode = indices(query.not_target);
+  router::RouteQuery asked;
+  asked.prompt_tokens = query.shape.prompt_tokens;
+  asked.num_choices = static_cast<uint32_t>(query.shape.choice_tokens.size());
+  asked.final_tokens = query.final_tokens;
+  asked.not_prefill = not_prefill;
+  asked.not_decode = not_decode;
+  const RequestState& state = it->second->state();
+  const auto chosen = router_->choose(query.request, state.prompt, state.cache_salt, asked);
+  if (const auto* pair = std::get_if<LinkRouter::Pair>(&chosen)) {
+    if (bad_pairs_.is_bad(pair->prefill, pair->decode, now_)) return std::nullopt;
+    const auto placed = placed_at(pair->prefill, pair->decode, query);
+    return placed ? std::optional(placed) : std::nullopt;
+  }
+  // With room in a pool some time it is the queue's turn to wait, not the nodes' to refuse.
+  if (std::get<router::NoChoice>(chosen) == router::NoChoice::kNoDecodeRoom) return std::optional<Placed>();
+  return std::nullopt;
+}
+
 std::optional<Placed> Gateway::place(const PlacementQuery& query) const {
+  if (router_ && query.is_first_attempt && query.keep_source.empty() && query.keep_target.empty()) {
+    if (const auto routed = route(query)) return *routed;
+  }
   std::vector<Rank> sources, targets;
   for (const auto& [node, link] : links_) {
     // A node that drains takes no reservation, but goes on computing from what it holds.
@@ -150,13 +230,7 @@ std::optional<Placed> Gateway::place(const PlacementQuery& query) const {
     for (const Rank& target : targets) {
       for (const Rank& source : sources) {
         if (!may_be_bad && bad_pairs_.is_bad(*source.node, *target.node, now_)) continue;
-        const NodeLink& s = links_.at(*source.node);
-        const NodeLink& t = links_.at(*target.node);
-        if (!differing_field(s.hello.fingerprint, t.hello.fingerprint).empty()) continue;
-        uint64_t num_tokens = query.shape.prompt_tokens;
-        for (const uint32_t tokens : query.shape.choice_tokens) num_tokens += tokens;
-        const double seconds = static_cast<double>(num_tokens) / config_.prefill_tokens_per_s;
-        return Placed{s.hello.from, t.hello.from, static_cast<Nanos>(seconds * 1e9)};
+        if (const auto placed = placed_at(*source.node, *target.node, query)) return placed;
       }
     }
   }

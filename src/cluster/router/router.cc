@@ -194,6 +194,13 @@ class Chooser {
 
 }  // namespace
 
+std::optional<Policy> policy_of(std::string_view name) {
+  if (name == "least-ttft") return Policy::kLeastTtft;
+  if (name == "round-robin") return Policy::kRoundRobin;
+  if (name == "power-of-two") return Policy::kPowerOfTwo;
+  return std::nullopt;
+}
+
 const char* name(NoChoice reason) {
   switch (reason) {
     case NoChoice::kNoPrefillNode:

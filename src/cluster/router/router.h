@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <span>
+#include <string_view>
 #include <variant>
 
 #include "cluster/router/load_view.h"
@@ -19,6 +20,9 @@ enum class Policy : uint8_t {
   kRoundRobin,  // the next that will do
   kPowerOfTwo,  // the less busy of two drawn, by number of requests
 };
+
+// By name: least-ttft, round-robin, power-of-two.
+std::optional<Policy> policy_of(std::string_view name);
 
 struct RouteQuery {
   uint64_t draw = 0;                 // the caller's counter of choices; what is random follows from it
