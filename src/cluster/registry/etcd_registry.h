@@ -47,6 +47,8 @@ class EtcdRegistry final : public Registry {
     std::map<std::string, uint64_t> node_revisions;   // and of each record, by its name
   };
 
+  Mutex mutex_;  // here, since the declaration of a return type below is read before the rest of the class
+
   Result<Stored> read() REQUIRES(mutex_);
   Result<bool> write(const Stored& stored, const View& view, const std::string& leased) REQUIRES(mutex_);
   // Runs `edit` on the newest view until nobody else was quicker. `leased`: the node whose record is written under our
@@ -61,7 +63,6 @@ class EtcdRegistry final : public Registry {
   const std::string head_key_, nodes_prefix_;
   const EtcdOptions options_;
   const SystemClock clock_;
-  Mutex mutex_;
   EtcdClient client_ GUARDED_BY(mutex_);
   std::map<std::string, NodeRecord> joined_ GUARDED_BY(mutex_);  // by this object
   uint64_t lease_ GUARDED_BY(mutex_) = 0;
