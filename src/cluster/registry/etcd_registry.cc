@@ -91,7 +91,7 @@ Result<bool> EtcdRegistry::write(const Stored& stored, const View& view, const s
 }
 
 template <class Edit>
-auto EtcdRegistry::change(Edit edit, const std::string& leased) -> decltype(edit(std::declval<View&>())) {
+std::invoke_result_t<Edit, View&> EtcdRegistry::change(Edit edit, const std::string& leased) {
   const int64_t end_ns = clock_.now_ns() + kMaxTrials_ns;
   for (int trial = 0; trial < kMaxTrials && clock_.now_ns() < end_ns; ++trial) {
     TRY_ASSIGN(const Stored stored, read());

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "base/clock.h"
 #include "base/thread_safety.h"
@@ -47,14 +48,12 @@ class EtcdRegistry final : public Registry {
     std::map<std::string, uint64_t> node_revisions;   // and of each record, by its name
   };
 
-  Mutex mutex_;  // here, since the declaration of a return type below is read before the rest of the class
-
   Result<Stored> read() REQUIRES(mutex_);
   Result<bool> write(const Stored& stored, const View& view, const std::string& leased) REQUIRES(mutex_);
   // Runs `edit` on the newest view until nobody else was quicker. `leased`: the node whose record is written under our
   // lease.
   template <class Edit>
-  auto change(Edit edit, const std::string& leased = {}) -> decltype(edit(std::declval<View&>())) REQUIRES(mutex_);
+  std::invoke_result_t<Edit, View&> change(Edit edit, const std::string& leased = {}) REQUIRES(mutex_);
   Status make_lease() REQUIRES(mutex_);
   Status keep_lease() REQUIRES(mutex_);
   Status join_again() REQUIRES(mutex_);
@@ -63,6 +62,7 @@ class EtcdRegistry final : public Registry {
   const std::string head_key_, nodes_prefix_;
   const EtcdOptions options_;
   const SystemClock clock_;
+  Mutex mutex_;
   EtcdClient client_ GUARDED_BY(mutex_);
   std::map<std::string, NodeRecord> joined_ GUARDED_BY(mutex_);  // by this object
   uint64_t lease_ GUARDED_BY(mutex_) = 0;
