@@ -400,8 +400,8 @@ TEST_CASE("the status names every node, its numbers, and this gateway") {
   REQUIRE(comes_true([&] { return rig.gateway->status_json().find("\"shared_free\":30") != std::string::npos; }));
   const std::string text = rig.gateway->status_json();
   CHECK(text.find(R"({"id":"p0","role":"prefill","state":"ready","pid":4009,"incarnation":9,"role_epoch":1,)"
-                  R"("config_revision":0,"running":0,"waiting":0,"kv":{"private_total":60,"private_free":50,"shared_total":40,)"
-                  R"("shared_free":30}})") != std::string::npos);
+                  R"("config_revision":0,"running":0,"waiting":0,"kv":{"private_total":60,"private_free":50,)"
+                  R"("shared_total":40,"shared_free":30}})") != std::string::npos);
   CHECK(text.find(R"("kv":{"private_total":null,)") != std::string::npos);
   CHECK(rig.text_of("gateway", "role") == "gateway");
   CHECK(rig.text_of("gateway", "state") == "ready");

@@ -70,7 +70,8 @@ struct GatewayConfig {
   handoff::Nanos ramp = 10000 * handoff::kMs;  // a new node's weight goes from 10 to 100 %
   bool is_mirrored = true, does_holder_adopt = true;
   handoff::Nanos priority_step = 10000 * handoff::kMs;  // a level of priority counts as so much later an arrival
-  std::optional<router::RouterConfig> router = std::nullopt;  // chooses where new requests go; none: by role, then by load
+  // Chooses where new requests go; none: by role, then by load.
+  std::optional<router::RouterConfig> router = std::nullopt;
 };
 
 enum class LinkState : uint8_t { kClosed, kOpening, kOpen };

@@ -48,6 +48,10 @@ UcxBytes::UcxBytes(UcxBytes&& other) noexcept
 
 UcxBytes::~UcxBytes() {
   if (keeper_ == nullptr) return;
+  if (keeper_->receiving_ == bytes_.data()) {
+    keeper_->receiving_ = nullptr;
+    return;
+  }
   keeper_->ucx_.am_data_release(keeper_->worker_, const_cast<std::byte*>(bytes_.data()));
 }
 
@@ -146,9 +150,12 @@ ucs_status_t UcxWorker::receive(void* self, const void* header, size_t header_si
   memcpy(&copied, header, sizeof copied);
   if (worker.receiver_ == nullptr || copied.key != worker.own_key_) return UCS_OK;  // not for us: dropped
   const bool is_kept = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0 && size > 0;
-  worker.receiver_->on_message(copied, UcxBytes(Bytes(static_cast<const std::byte*>(data), size),
-                                                is_kept ? worker.shared_from_this() : nullptr));
-  return is_kept ? UCS_INPROGRESS : UCS_OK;
+  // UCX looks at what it lent after this call: bytes that are dropped meanwhile are given back by what is returned.
+  const auto* bytes = static_cast<const std::byte*>(data);
+  worker.receiving_ = is_kept ? bytes : nullptr;
+  worker.receiver_->on_message(copied, UcxBytes(Bytes(bytes, size), is_kept ? worker.shared_from_this() : nullptr));
+  const bool is_still_held = std::exchange(worker.receiving_, nullptr) != nullptr;
+  return is_still_held ? UCS_INPROGRESS : UCS_OK;
 }
 
 void UcxWorker::break_endpoint(void* self, ucp_ep_h, ucs_status_t status) {

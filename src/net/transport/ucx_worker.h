@@ -88,6 +88,7 @@ class UcxWorker final : public LoopClient, public std::enable_shared_from_this<U
   ucp_ep_h endpoint_ = nullptr;
   int event_fd_ = -1;
   bool is_closing_ = false;
+  const std::byte* receiving_ = nullptr;  // lent by the call of UCX that is under way, as long as somebody holds them
 };
 
 }  // namespace tandem::transport
