@@ -36,8 +36,8 @@ OptionSpec registry_path() {
 OptionSpec router_policy() {
   return {.name = "router-policy", .type = kChoice, .default_text = "least-ttft",
           .choices = {"least-ttft", "round-robin", "power-of-two"},
-          .help = "How the nodes of a new request are chosen: by the earliest predicted first token, counting what they "
-                  "have of the prompt's beginning; in turns; the less busy of two that are drawn"};
+          .help = "How the nodes of a new request are chosen: by the earliest predicted first token, counting what "
+                  "they have of the prompt's beginning; in turns; the less busy of two that are drawn"};
 }
 
 OptionSpec metrics_port(std::string_view help) {
