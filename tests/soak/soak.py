@@ -2,7 +2,7 @@
 """soak.py [OPTION...] : many short requests to a cluster of processes while its nodes are killed, stopped, drained and
 given other roles. Every answer is compared, byte for byte, with that of one `tandem serve`; at the end nothing may be
 wrong, lost or held. --blows and --requests-equal are two more modes. Standard library only; exits 1 if it failed."""
-import argparse, json, pathlib, random, signal, sys, tempfile, threading, time
+import argparse, json, os, pathlib, random, signal, sys, tempfile, threading, time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
@@ -68,8 +68,8 @@ def show(report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", default=str(ROOT / "build" / "release" / "tandem"))
-    parser.add_argument("--fixtures", type=pathlib.Path, default=ROOT / "build" / "fixtures")
+    parser.add_argument("--program", type=os.path.abspath, default=str(ROOT / "build" / "release" / "tandem"))
+    parser.add_argument("--fixtures", type=lambda path: pathlib.Path(path).absolute(), default=ROOT / "build" / "fixtures")
     parser.add_argument("--topology", default="2P2D1M", help="default: %(default)s")
     parser.add_argument("--minutes", type=float, default=30, help="default: %(default)s")
     parser.add_argument("--requests", type=int, default=1 << 60, help="end after so many (default: by time only)")
