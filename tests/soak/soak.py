@@ -69,7 +69,8 @@ def show(report):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", type=os.path.abspath, default=str(ROOT / "build" / "release" / "tandem"))
-    parser.add_argument("--fixtures", type=lambda path: pathlib.Path(path).absolute(), default=ROOT / "build" / "fixtures")
+    parser.add_argument("--fixtures", type=lambda path: pathlib.Path(path).absolute(),
+                        default=ROOT / "build" / "fixtures")
     parser.add_argument("--topology", default="2P2D1M", help="default: %(default)s")
     parser.add_argument("--minutes", type=float, default=30, help="default: %(default)s")
     parser.add_argument("--requests", type=int, default=1 << 60, help="end after so many (default: by time only)")
