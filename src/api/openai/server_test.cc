@@ -108,7 +108,7 @@ TEST_CASE("what the generator refuses keeps its meaning: 400, 429, 503, 500, bef
   }
 }
 
-TEST_CASE("before the model is there and while draining the server is alive, not healthy, and says 503") {
+TEST_CASE("DEP-06: before the model is there and while draining the server is alive, not healthy, and says 503") {
   MetricRegistry registry;
   ServingGate gate(registry, "1.2.3");
   auto server = http::HttpServer::start(

@@ -36,7 +36,7 @@ class TemporaryFile {
   std::string path_;
 };
 
-TEST_CASE("a flag wins over the environment, that over the file, that over the default") {
+TEST_CASE("DEP-05: a flag wins over the environment, that over the file, that over the default") {
   const TemporaryFile file("port = 1\nmax_num_seqs = 2\nblock-size = 32\n");
   const Variables variables = {{"TANDEM_PORT", "2"}, {"TANDEM_MAX_NUM_SEQS", "7"}};
   auto invocation = parse({"serve", "m", "--config", file.path(), "--port", "3"}, variables);
@@ -49,7 +49,7 @@ TEST_CASE("a flag wins over the environment, that over the file, that over the d
   CHECK(invocation->positionals == std::vector<std::string>{"m"});
 }
 
-TEST_CASE("an empty variable is unset; the file may come from the environment") {
+TEST_CASE("DEP-05: an empty variable is unset; the file may come from the environment") {
   const TemporaryFile file("port = 1\n");
   auto invocation = parse({"serve", "m"}, {{"TANDEM_PORT", ""}, {"TANDEM_CONFIG", file.path()}});
   REQUIRE(bool(invocation));
@@ -66,7 +66,7 @@ TEST_CASE("values are refused by the name the user wrote, with what is allowed")
         "command_line_test.toml line 3: port: '-1' is not allowed; give a whole number, 0 to 65535");
 }
 
-TEST_CASE("unknown names are errors that name the nearest known one") {
+TEST_CASE("DEP-05: unknown names are errors that name the nearest known one") {
   CHECK(fault({"serve", "m", "--max-num-seq", "3"}) == "unknown option --max-num-seq; is it --max-num-seqs?");
   CHECK(fault({"serve", "m", "--no-enable-prefix-cachin"}) ==
         "unknown option --no-enable-prefix-cachin; is it --no-enable-prefix-caching?");

@@ -412,7 +412,7 @@ TEST_CASE("the status names every node, its numbers, and this gateway") {
   REQUIRE(comes_true([&] { return rig.text_of("gateway", "state") == "draining"; }));
 }
 
-TEST_CASE("OVL-03, PDD-08: what can never run is refused, and why; no node is blamed for it") {
+TEST_CASE("OVL-03, OVL-06, PDD-08: what can never run is refused, and why; no node is blamed for it") {
   Rig rig;
   rig.add("m0", Role::kMixed);
   rig.wait_ready({"m0"});

@@ -66,7 +66,7 @@ TEST_CASE("children start at once and are ready when they say so") {
   CHECK(cluster.supervisor.find("gateway")->said.at("status") == "{\"a\": 1}");
 }
 
-TEST_CASE("what dies starts again after pauses that double, up to the longest, and begin anew once it has settled") {
+TEST_CASE("DEP-07: what dies starts again after pauses that double, up to the longest, and begin anew once it has settled") {
   Cluster cluster;
   cluster.all_say("ready");
   cluster.news();
@@ -145,7 +145,7 @@ TEST_CASE("what was stopped with its supervisor gets the whole time to say somet
   CHECK(cluster.processes.signals.size() == 1);
 }
 
-TEST_CASE("what never was ready ends the cluster after three attempts, with the reason") {
+TEST_CASE("DEP-07: what never was ready ends the cluster after three attempts, with the reason") {
   Cluster cluster;
   cluster.processes.say("gateway", "ready");
   cluster.processes.say("p1", "ready");
