@@ -153,9 +153,9 @@ def run_streams(port, model, prompts, num_tokens, is_time, strike):
     return streams
 
 
-def victim(cluster, role):
+def victim(cluster, role, work="running"):
     """The node of that role with most to do."""
-    return max((node for node in cluster.nodes() if node["role"] == role), key=lambda node: node["running"])
+    return max((node for node in cluster.nodes() if node["role"] == role), key=lambda node: node[work])
 
 
 def one_blow(cluster, model, options, num_streams, seed, expected):
