@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""prefill_loss.py [OPTION...] : kills the node that computes a prompt, before its first token, and prints how much later
-the token came than it must: time to the first token, less the undisturbed one, less the work that was lost with the node
-(from asking to the blow). Every answer is compared with the undisturbed one."""
+"""prefill_loss.py [OPTION...] : kills the node that computes a prompt, before its first token, and prints how much
+later the token came than it must: time to the first token, less the undisturbed one, less the work that was lost with
+the node (from asking to the blow). Every answer is compared with the undisturbed one."""
 import os, random, selectors, signal, time
 
 from failover import TIMEOUT_S, VOCABULARY, Cluster, Stream, victim, wait_until_whole
