@@ -73,6 +73,7 @@ enter() {
   unshare --mount --pid --fork --kill-child ${2:-} -- bash -c '
     root=$1 command=$2 ca=$3
     mount --make-rprivate /
+    mount --bind "$root" "$root"  # a mount point of its own: ip netns changes how / is shared
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"

@@ -13,7 +13,7 @@ build=(g++ cmake ninja-build pkg-config ccache git ca-certificates procps xz-uti
   libboost1.81-dev:libboost1.83-dev libsimdjson-dev libfmt-dev libcli11-dev libtomlplusplus-dev doctest-dev
   libxxhash-dev libucx-dev libcurl4-openssl-dev libssl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
   python3 python3-pip)
-tests=(openssl python3-venv libsimde-dev clang-19 libclang-rt-19-dev etcd-server)
+tests=(openssl python3-venv libsimde-dev clang-19 libclang-rt-19-dev etcd-server iproute2)
 dev=(clang-format-19 clang-tidy-19)
 case $stage in
   build) want=("${build[@]}") ;;

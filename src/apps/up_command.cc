@@ -62,7 +62,7 @@ void pass_on(const OptionValues& values, const char* command, supervisor::ChildS
     if (!is_chosen || spec.name == "config" || spec.name == "metrics-port") continue;
     if (spec.name == "trace-file" && command != std::string_view(kGateway)) continue;  // it has the nodes' parts
     const std::string text = flag_text(spec, values);
-    if (spec.name == "api-key") {
+    if (spec.name == "api-key" || spec.name == "otlp-endpoint") {  // which may have a key in it
       child.variables.push_back("TANDEM_" + environment_name(spec.name) + "=" + text);
     } else if (spec.type == OptionType::kSwitch) {
       child.arguments.push_back(fmt::format("--{}{}", text == "on" ? "" : "no-", spec.name));

@@ -1,5 +1,5 @@
 """Tandem's processes as tests start them: one `tandem serve`, or a cluster under `tandem up`. Standard library only."""
-import http.client, json, os, pathlib, re, signal, subprocess, sys, tempfile, threading, time
+import atexit, http.client, json, os, pathlib, re, signal, subprocess, sys, tempfile, threading, time
 
 START_TIMEOUT_S, END_TIMEOUT_S, ANSWER_TIMEOUT_S = 120, 60, 120
 WORDS = "the quick brown fox jumps over a lazy dog while seven wizards brew potions under pale moons".split()
@@ -20,6 +20,11 @@ class Place:
             "XDG_CACHE_HOME": str(self.folder / "cache"), "XDG_STATE_HOME": str(self.folder / "state")}
         self.logs = self.folder / "state" / "tandem"
         self.running = []
+        atexit.register(self.kill_all)  # whatever ends the test, an exception too
+
+    def kill_all(self):
+        for process in self.running:
+            process.kill()
 
     def check(self, condition, what):
         if not condition:
@@ -31,8 +36,7 @@ class Place:
 
     def fail(self, what):
         """Ends the test, from any thread."""
-        for process in self.running:
-            process.kill()
+        self.kill_all()
         self.show_logs()
         print(f"FAILED: {what}", file=sys.stderr, flush=True)
         os._exit(1)

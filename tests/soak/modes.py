@@ -37,8 +37,8 @@ class Streams:
 
         try:
             answer = client.ask_until_answered(self.requests[index], self.tally.count_again, TRY_AGAIN, on_token)
-        except (Again, Fault) as fault:
-            return self.tally.count("lost", f"a stream after {self.counts[index]} tokens: {fault}")
+        except Exception as fault:  # an answer that cannot be read, too
+            return self.tally.count("lost", f"a stream after {self.counts[index]} tokens: {fault!r}")
         finally:
             client.close()
         self.tally.add_pause(client.pause_s)

@@ -24,9 +24,12 @@ def progress(load, tally, faults, watch, deadline):
             load.is_over.set()
 
 
-def inject(faults, load, per_minute, chance):
+def inject(place, faults, load, per_minute, chance):
     while not load.is_over.wait(60 / per_minute * chance.uniform(0.5, 1.5)):
-        faults.one()
+        try:
+            faults.one()
+        except Exception as fault:
+            place.fail(f"a fault could not be made: {fault!r}")
 
 
 def soak(place, options):
@@ -42,7 +45,7 @@ def soak(place, options):
     with neighbours(options.beside):
         load = Load(cluster.port, requests, expected, tally, options.clients, options.seed, options.requests)
         if options.faults > 0:
-            injector = threading.Thread(target=inject, args=(faults, load, options.faults, chance), daemon=True)
+            injector = threading.Thread(target=inject, args=(place, faults, load, options.faults, chance), daemon=True)
             injector.start()
         progress(load, tally, faults, watch, start_s + 60 * options.minutes)
         load.end()
@@ -90,7 +93,7 @@ def main():
         place = Place(options.program, long_model(options.fixtures, folder), FLAGS)
         run = blows if options.blows else equality if options.requests_equal else soak
         report = run(place, options)
-        is_good = report["wrong"] == report["lost"] == 0 and \
+        is_good = report["requests"] > 0 and report["wrong"] == report["lost"] == 0 and \
             report["metrics"].get("tandem_token_mismatch_total", 0) == 0
         if not is_good:
             place.show_logs()

@@ -277,8 +277,9 @@ def answered(client, request, expected, tally):
 
     try:
         answer = client.ask_until_answered(request, on_again)
-    except Fault as fault:
-        return tally.count("lost", f"{request}: {fault}")
+    except Exception as fault:  # an answer that cannot be read, too
+        client.close()
+        return tally.count("lost", f"{request}: {fault!r}")
     if request[1].get("stream"):
         tally.add_pause(client.pause_s)
     if answer != expected:

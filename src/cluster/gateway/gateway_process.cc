@@ -82,21 +82,18 @@ class Process final : public GatewayProcess {
 
   Status drain(const std::string& node) override {
     if (!knows(node)) return Error{ErrorCode::kNotFound, "no node is called " + node};
+    // The caller may be the thread that serves all clients: a registry that is silent is not waited for.
+    if (!watch_->is_reached()) return tell_to_drain(node);
     if (auto record = record_of(node)) {
       // Its failing only means that other gateways do not know.
       const Status told = registry_.set_state(node, record->incarnation, registry::NodeState::kDraining);
       if (!told && told.error().code == ErrorCode::kNotFound) return told.error();
     }
-    {
-      Lock lock(drains_mutex_);
-      drains_.push_back(node);
-    }
-    inbox_.wake();
-    watch_->poll_now();
-    return Done{};
+    return tell_to_drain(node);
   }
 
   Result<uint64_t> set_role(const std::string& node, handoff::Role role) override {
+    if (!watch_->is_reached()) return Error{ErrorCode::kUnavailable, "the registry does not answer; ask again later"};
     TRY_ASSIGN(const auto record, record_of(node));
     TRY_ASSIGN(const uint64_t epoch, registry_.flip_role(node, record.role_epoch, role));
     watch_->poll_now();
@@ -150,6 +147,16 @@ class Process final : public GatewayProcess {
     return std::ranges::any_of(status_.nodes, [&](const NodeStatus& known) {
       return known.id == node && known.role != "gateway";
     });
+  }
+
+  Status tell_to_drain(const std::string& node) {
+    {
+      Lock lock(drains_mutex_);
+      drains_.push_back(node);
+    }
+    inbox_.wake();
+    watch_->poll_now();
+    return Done{};
   }
 
   Result<registry::NodeRecord> record_of(const std::string& node) {

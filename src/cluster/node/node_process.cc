@@ -70,11 +70,13 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
   bool is_told_to_drain() const override { return is_told_to_drain_; }
   void drain() override {
     loop_->post([this] { node_->drain(); });
+    if (!watch_->is_reached()) return log_warning("cluster/node", "the registry, which does not answer, was not told");
     const Status set = registry_.set_state(self().id, self().incarnation, registry::NodeState::kDraining);
     if (!set) log_warning("cluster/node", "the registry was not told", {{"why", set.error().message}});
   }
   void stop() override {
     end();
+    if (!watch_->is_reached()) return;  // the end does not wait for it; there the record goes with its lease
     const Status left = registry_.leave(self().id, self().incarnation);
     if (!left) log_warning("cluster/node", "not taken off the registry", {{"why", left.error().message}});
   }
@@ -304,13 +306,17 @@ void Process::on_view(std::optional<registry::View> view) {
   node_->set_role(it->second.role, it->second.role_epoch);
 }
 
-// A peer may have come a moment ago: then the registry is asked from here, unless it is silent and would hold the
-// beats up. Without it the last view counts.
+// A peer may have come a moment ago: then the registry is asked from here, if it is one that cannot hold the beats up;
+// another is asked by the thread that polls it, and this attempt fails.
 std::string Process::address_of(const NodeRef& peer) {
   for (int trial = 0; trial < 2; ++trial) {
     const auto it = view_.nodes.find(peer.id);
     if (it != view_.nodes.end() && it->second.incarnation == peer.incarnation) return it->second.data;
-    if (trial > 0 || !watch_->is_reached()) return {};
+    if (trial > 0) return {};
+    if (!registry_.is_local()) {
+      watch_->poll_now();
+      return {};
+    }
     auto polled = registry_.poll(view_.revision);
     if (polled) on_view(std::move(*polled));
   }

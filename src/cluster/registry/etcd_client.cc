@@ -89,7 +89,7 @@ std::string complaint_of(const fetch::HttpAnswer& answer) {
 }
 
 Error bad_url(const std::string& url, const std::string& why) {
-  return {ErrorCode::kInvalidArgument, "registry " + url + ": " + why +
+  return {ErrorCode::kInvalidArgument, "registry " + fetch::printable_url(url) + ": " + why +
                                            "; it is etcd://HOST[:PORT][,HOST[:PORT]...][/PREFIX], or etcd+https:// "
                                            "for TLS"};
 }

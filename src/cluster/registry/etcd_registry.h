@@ -39,6 +39,7 @@ class EtcdRegistry final : public Registry {
   Result<uint64_t> flip_role(const std::string& id, uint64_t role_epoch, handoff::Role role) override;
   Result<uint64_t> set_config(const std::string& key, const std::string& value, uint64_t config_revision) override;
   Result<std::optional<View>> poll(uint64_t revision) override;
+  bool is_local() const override { return false; }
 
  private:
   struct Stored {

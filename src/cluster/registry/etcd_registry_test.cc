@@ -29,7 +29,11 @@ View view_of(Registry& registry) {
   return **view;
 }
 
-EtcdClient client_of(const EtcdAddress& address) { return {address.endpoints, {}, 2000}; }
+// Of a machine that may be slow: a lease that does not run out meanwhile, and time for each call. And one that does.
+const EtcdOptions kPatient = {.lease_ttl_s = 300, .timeout_ms = 60'000};
+const EtcdOptions kShort = {.lease_ttl_s = 3, .timeout_ms = 60'000};
+
+EtcdClient client_of(const EtcdAddress& address) { return {address.endpoints, {}, 60'000}; }
 
 TEST_CASE("an address has endpoints, TLS or not, and a prefix") {
   const auto one = EtcdAddress::parse("etcd://a:1234,b,[::1]:7,[::1]/x/y/");
@@ -54,7 +58,7 @@ TEST_CASE("processes that change etcd at once lose nothing") {
   std::atomic<int> num_good = 0;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      EtcdRegistry registry(address);
+      EtcdRegistry registry(address, kPatient);
       for (int round = 0; round < kRounds; ++round) {
         num_good += registry.join(node("n" + std::to_string(t) + "-" + std::to_string(round))) ? 1 : 0;
       }
@@ -70,7 +74,7 @@ TEST_CASE("processes that change etcd at once lose nothing") {
 
 TEST_CASE("who polls keeps its record; who does not loses it, once for all, and is back as it was with its next poll") {
   const EtcdAddress address = shared_etcd().new_address();
-  EtcdRegistry watcher(address), kept(address, {.lease_ttl_s = 1}), lost(address, {.lease_ttl_s = 1});
+  EtcdRegistry watcher(address), kept(address, kPatient), lost(address, kShort);
   REQUIRE(static_cast<bool>(kept.join(node("a", Role::kPrefill))));
   REQUIRE(static_cast<bool>(kept.join(node("b", Role::kPrefill))));
   REQUIRE(static_cast<bool>(lost.join(node("c", Role::kPrefill, 7))));
@@ -95,7 +99,7 @@ TEST_CASE("who polls keeps its record; who does not loses it, once for all, and 
 
 TEST_CASE("a process that lost its lease does not take its name back from another") {
   const EtcdAddress address = shared_etcd().new_address();
-  EtcdRegistry old(address, {.lease_ttl_s = 1}), next(address);
+  EtcdRegistry old(address, kShort), next(address, kPatient);
   REQUIRE(static_cast<bool>(old.join(node("a"))));
   REQUIRE(static_cast<bool>(next.join(node("b"))));
   CHECK(comes_true([&] { return !view_of(next).nodes.contains("a"); }));
@@ -108,7 +112,7 @@ TEST_CASE("a process that lost its lease does not take its name back from anothe
 
 TEST_CASE("a record that someone deletes is gone: its node does not write it again") {
   const EtcdAddress address = shared_etcd().new_address();
-  EtcdRegistry registry(address, {.lease_ttl_s = 1});
+  EtcdRegistry registry(address, kPatient);
   REQUIRE(static_cast<bool>(registry.join(node("a"))));
   REQUIRE(static_cast<bool>(registry.join(node("b"))));
   EtcdClient client = client_of(address);
@@ -126,7 +130,7 @@ TEST_CASE("when most leases run out at once the keeper keeps the last view; a po
   EtcdRegistry watcher(address);
   std::vector<std::unique_ptr<EtcdRegistry>> nodes;
   for (const char* id : {"a", "b", "c"}) {
-    nodes.push_back(std::make_unique<EtcdRegistry>(address, EtcdOptions{.lease_ttl_s = 1}));
+    nodes.push_back(std::make_unique<EtcdRegistry>(address, kShort));
     REQUIRE(static_cast<bool>(nodes.back()->join(node(id))));
     REQUIRE(static_cast<bool>(nodes.back()->poll(0)));
   }
@@ -134,7 +138,10 @@ TEST_CASE("when most leases run out at once the keeper keeps the last view; a po
   keeper.on_view(view_of(watcher));
   // Nobody looks until the last has lost its lease, so that all of them are found lost at once.
   EtcdClient client = client_of(address);
-  CHECK(comes_true([&] { return client.look(address.prefix + "/head", address.prefix + "/nodes/")->num_keys == 0; }));
+  CHECK(comes_true([&] {
+    const auto looked = client.look(address.prefix + "/head", address.prefix + "/nodes/");
+    return looked && looked->num_keys == 0;
+  }));
   keeper.on_view(view_of(watcher));
   CHECK(view_of(watcher).nodes.empty());
   CHECK(keeper.nodes().size() == 3);

@@ -53,6 +53,8 @@ class Registry {
   virtual Result<uint64_t> set_config(const std::string& key, const std::string& value, uint64_t config_revision) = 0;
   // The newest view if it is newer than `revision`. kUnavailable: the registry cannot be reached.
   virtual Result<std::optional<View>> poll(uint64_t revision) = 0;
+  // Whether all calls are quick, whatever happens to others: then a loop that must not stand still may call.
+  virtual bool is_local() const { return true; }
 };
 
 // By word: prefill, decode, mixed; starting, ready, draining, left.

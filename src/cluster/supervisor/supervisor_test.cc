@@ -66,7 +66,7 @@ TEST_CASE("children start at once and are ready when they say so") {
   CHECK(cluster.supervisor.find("gateway")->said.at("status") == "{\"a\": 1}");
 }
 
-TEST_CASE("DEP-07: what dies starts again after pauses that double to the longest, and begin anew once it has settled") {
+TEST_CASE("DEP-07: what dies starts again after pauses that double to the longest and begin anew once it has settled") {
   Cluster cluster;
   cluster.all_say("ready");
   cluster.news();

@@ -76,6 +76,11 @@ void OtlpExporter::run() {
   }
 }
 
+bool OtlpExporter::is_stopping() {
+  Lock lock(mutex_);
+  return is_stopping_;
+}
+
 // In pieces, so that a collector that limits its requests takes them. What fails once is lost: a queue that is tried
 // again and again behind a dead collector would only lose what is newer.
 void OtlpExporter::send(std::vector<trace::Span> batch) {
@@ -85,6 +90,7 @@ void OtlpExporter::send(std::vector<trace::Span> batch) {
     call.url = config_.url;
     call.json = trace::otlp_json(piece);
     call.connect_timeout_s = call.stall_timeout_s = config_.stall_timeout_s;
+    call.timeout_ms = static_cast<int>(1e3 * config_.stall_timeout_s);
     auto answer = fetch::http_call(call);
     const bool is_taken = answer && answer->status / 100 == 2;
     (is_taken ? sent_ : dropped_).add(piece.size());
@@ -94,6 +100,10 @@ void OtlpExporter::send(std::vector<trace::Span> batch) {
                    {"why", answer ? "status " + std::to_string(answer->status) : answer.error().message}});
     }
     if (is_taken) has_warned_ = false;
+    if (!is_taken && is_stopping()) {  // the process's end does not wait for a collector that does not answer
+      dropped_.add(batch.size() - at - piece.size());
+      return;
+    }
   }
 }
 

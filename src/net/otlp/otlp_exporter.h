@@ -33,6 +33,7 @@ class OtlpExporter final : public trace::SpanSink {
  private:
   void run();
   void send(std::vector<trace::Span> batch);
+  bool is_stopping();
 
   const OtlpConfig config_;
   Counter &sent_, &dropped_;
