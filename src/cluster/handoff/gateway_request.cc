@@ -33,6 +33,7 @@ GatewayRequest::GatewayRequest(RequestId id, RequestState state, const Options& 
       state_(std::move(state)),
       options_(options),
       judge_(static_cast<uint32_t>(state_.choices.size())),
+      asked_at_(now),
       entered_at_(now),
       waiting_since_(now) {}
 
@@ -49,7 +50,7 @@ bool GatewayRequest::involves(const std::string& node) const {
 PlacementQuery GatewayRequest::query() const {
   PlacementQuery query;
   query.request = id_;
-  query.is_first_attempt = attempt_ == 0;
+  query.is_first_attempt = !was_prefilled_;
   query.shape = shape_of(current_state(), 16, 1);
   query.final_tokens = options_.final_tokens;
   query.not_target = refused_;
@@ -81,12 +82,25 @@ void GatewayRequest::wait(const Context& context) {
   retry_at_ = context.now + kRetry;
 }
 
+// Nobody had room for it, and nobody has anything of it: it waits with the others, in its old place. Such an attempt is
+// no failure, and is not tried again at once: a Reserve has the prompt in it.
+void GatewayRequest::queue_again(const Context& context) {
+  release_unused(context, attempt_);
+  phase_ = Phase::kQueued;
+  source_ = target_ = {};
+  refused_.clear();
+  entered_at_ = asked_at_;
+  ++num_refused_;
+  retry_pause_ = std::clamp(2 * retry_pause_, kRetry, 10 * kRetry);
+  retry_at_ = context.now + retry_pause_;
+}
+
 void GatewayRequest::begin_attempt(const Placed& placed, const Context& context, bool is_new) {
   if (is_new) {
     const bool has_first = judge_.has_any();
     num_attempts_after_first_ += has_first;
     const bool is_spent = num_attempts_after_first_ > context.timing.max_attempts_after_first ||
-                          (!has_first && attempt_ >= context.timing.max_attempts_before_first);
+                          (!has_first && attempt_ - num_refused_ >= context.timing.max_attempts_before_first);
     if (is_spent) return end(context, ErrorCode::kInternal, "no node could complete the request");
     ++attempt_;
     refused_.clear();
@@ -142,7 +156,10 @@ void GatewayRequest::cancel(const Context& context, ErrorCode reason, const char
 void GatewayRequest::on_tick(const Context& context) {
   if (phase_ == Phase::kDone) return;
   if (context.now >= options_.deadline) return end(context, ErrorCode::kDeadline, "the deadline has passed");
-  if (phase_ == Phase::kQueued) return start(context, false);
+  if (phase_ == Phase::kQueued) {
+    if (context.now >= retry_at_) start(context, false);
+    return;
+  }
   if (phase_ == Phase::kWaiting) {
     if (is_held(context)) return;
     if (context.placement.has_open_node()) waiting_since_ = context.now;
@@ -307,6 +324,7 @@ void GatewayRequest::send_prefill(const ReserveOk& ok, const Context& context) {
   phase_ = Phase::kPrefilling;
   entered_at_ = context.now;
   kv_token_ = ok.kv_token;
+  was_prefilled_ = true;
   send(context, source_.id,
        Prefill{id_, attempt_, target_, ok.landing, ok.kv_token, ok.have, current_state(),
                left_ms(options_.deadline, context.now), static_cast<uint32_t>(options_.priority),
@@ -324,7 +342,7 @@ void GatewayRequest::on_reserve_no(const ReserveNo& no, const Context& context) 
   if (!placed && never_fits_ && !judge_.has_any()) {
     return end(context, ErrorCode::kExhausted, "no node has room for so long a request");
   }
-  if (!placed) return wait(context);
+  if (!placed) return was_prefilled_ || judge_.has_any() ? wait(context) : queue_again(context);
   // Another source would need an attempt of its own.
   begin_attempt(*placed, context, placed->source != source_);
 }

@@ -43,7 +43,7 @@ using GatewayActions = std::vector<GatewayAction>;
 // What a request asks of the router.
 struct PlacementQuery {
   RequestId request;
-  bool is_first_attempt = true;     // then the source must have a credit
+  bool is_first_attempt = true;     // no node was told to prefill yet: the source must have a credit
   HandoffShape shape;
   uint32_t final_tokens = 0;
   std::string keep_source;          // wanted, when it is still good; empty: any
@@ -124,6 +124,7 @@ class GatewayRequest {
     }
     for (const std::string& node : touched_) visit(node);
   }
+  Nanos asked_at() const { return asked_at_; }
   // Where it stands among those that are queued: lower goes first.
   Nanos queue_rank(Nanos priority_step) const {
     return entered_at_ + std::clamp(options_.priority, -10000, 10000) * priority_step;
@@ -146,6 +147,7 @@ class GatewayRequest {
   void release_unused(const Context& context, Attempt upto);
   void end(const Context& context, std::optional<ErrorCode> error, std::string message);
   void wait(const Context& context);
+  void queue_again(const Context& context);
   bool is_held(const Context& context);
   void send(const Context& context, const std::string& node, SessionMessage message);
   void send_prefill(const ReserveOk& ok, const Context& context);
@@ -165,7 +167,11 @@ class GatewayRequest {
   uint32_t num_attempts_after_first_ = 0;
   NodeRef source_, target_, holder_;
   uint64_t kv_token_ = 0;  // of the reservation at target_
+  const Nanos asked_at_;
   Nanos predicted_prefill_ = 0, entered_at_ = 0, retry_at_ = 0, waiting_since_ = 0, mirror_asked_at_ = 0;
+  Nanos retry_pause_ = 0;
+  uint32_t num_refused_ = 0;   // attempts that ended with no room anywhere
+  bool was_prefilled_ = false;  // a node was told to
   std::set<std::string> touched_;       // may hold something of this request
   std::set<std::string> refused_;       // targets, until the next attempt
   bool never_fits_ = true;              // all of them said so

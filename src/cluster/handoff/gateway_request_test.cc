@@ -190,7 +190,7 @@ TEST_CASE("a failed transfer marks the pair and starts again") {
   CHECK(h.request.attempt() == 2);
 }
 
-TEST_CASE("a refused Reserve goes to another target within the attempt; with none left the request waits") {
+TEST_CASE("a refused Reserve goes to another target within the attempt; with none left the request is queued again") {
   Harness h;
   h.tick();
   for (const char* expected : {"d2", "p1", "p2"}) {
@@ -199,11 +199,27 @@ TEST_CASE("a refused Reserve goes to another target within the attempt; with non
     CHECK(h.request.attempt() == 1);
   }
   h.say("p2", ReserveNo{kRequest, 1, ReserveRefusal::kNoRoom});
-  CHECK(h.request.phase() == Phase::kWaiting);
+  CHECK(h.request.phase() == Phase::kQueued);
+  h.tick();
+  CHECK(h.request.phase() == Phase::kQueued);  // not at once
   h.now += 20 * kMs;
   h.tick();
   CHECK(h.request.phase() == Phase::kReserving);
   CHECK(h.request.attempt() == 2);
+}
+
+TEST_CASE("a request that nobody has room for stays in the queue, however often it is refused") {
+  Harness h;
+  for (int i = 0; i < 200; ++i) {
+    h.now += 200 * kMs;
+    h.tick();
+    REQUIRE(h.request.phase() == Phase::kReserving);
+    for (int node = 0; node < 4 && h.request.phase() == Phase::kReserving; ++node) {
+      h.say(h.request.target().id.c_str(), ReserveNo{kRequest, h.request.attempt(), ReserveRefusal::kNoRoom});
+    }
+    REQUIRE(h.request.phase() == Phase::kQueued);
+    CHECK(!h.ended());
+  }
 }
 
 TEST_CASE("a request that fits nowhere ends; one that runs already waits for a better day") {

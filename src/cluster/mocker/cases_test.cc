@@ -72,14 +72,36 @@ TEST_CASE("PDD-12: a node restarted again and again under load is never taken fo
   run.finish(60);
 }
 
-TEST_CASE("PDD-14: twelve prompts and room for four: all end, both pools are never overdrawn") {
+TEST_CASE("PDD-14: many prompts and room for four: all end, both pools are never overdrawn") {
+  for (const int policy : {-1, 0, 1, 2}) {
+    CAPTURE(policy);
+    SimConfig config = small_cluster({kP1, kD1});
+    config.pool = {32, 20, 16};
+    config.max_pinned_blocks = 4;
+    config.prefill_tokens_per_s = 1000;
+    if (policy >= 0) config.router = router::RouterConfig{.policy = static_cast<router::Policy>(policy)};
+    Run run(config);
+    for (size_t i = 0; i < 60; ++i) run.ask(40 + i % 20, 16);
+    run.finish(60, 120 * kSecond);
+  }
+}
+
+TEST_CASE("a request that needs most of the pool gets it in the end, though smaller ones keep coming") {
   SimConfig config = small_cluster({kP1, kD1});
-  config.pool = {32, 20, 16};
-  config.max_pinned_blocks = 4;
-  config.prefill_tokens_per_s = 1000;
+  config.runs_to_length = true;
+  config.router = router::RouterConfig{};
   Run run(config);
-  for (size_t i = 0; i < 12; ++i) run.ask(40 + i, 16);
-  run.finish(12);
+  const auto small = [&] { return run.ask(30, 40); };
+  for (int i = 0; i < 8; ++i) small();
+  run.cluster.run_for(100 * kMs);
+  const RequestId large = run.ask(300, 100);  // 25 of 32 blocks
+  for (int i = 0; i < 600 && run.cluster.gateway(0).requests().contains(large); ++i) {
+    run.cluster.run_for(20 * kMs);
+    if (run.cluster.num_open() < 12) small();
+  }
+  CHECK(!run.cluster.gateway(0).requests().contains(large));
+  run.cluster.run_for(30 * kSecond, true);
+  CHECK(run.cluster.num_failed() == 0);
 }
 
 TEST_CASE("without a budget for copies nothing is pinned, and a stream survives its target by computing anew") {

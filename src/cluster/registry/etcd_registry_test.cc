@@ -139,7 +139,7 @@ TEST_CASE("when most leases run out at once the keeper keeps the last view; a po
   // Nobody looks until the last has lost its lease, so that all of them are found lost at once.
   EtcdClient client = client_of(address);
   CHECK(comes_true([&] {
-    const auto looked = client.look(address.prefix + "/head", address.prefix + "/nodes/");
+    auto looked = client.look(address.prefix + "/head", address.prefix + "/nodes/");
     return looked && looked->num_keys == 0;
   }));
   keeper.on_view(view_of(watcher));

@@ -335,7 +335,13 @@ void Gateway::tick_requests(Nanos now, GatewayOuts& out) {
     else queued.emplace_back(request->queue_rank(config_.priority_step), id);
   }
   std::sort(queued.begin(), queued.end());
-  for (const auto& [rank, id] : queued) with_request(id, now, out, Cause::kProgress, tick);
+  for (const auto& [rank, id] : queued) {
+    no_room_for_.reset();
+    with_request(id, now, out, Cause::kProgress, tick);
+    const auto it = requests_.find(id);
+    is_queue_held_ |= no_room_for_ == id && it != requests_.end() && now - it->second->asked_at() > config_.patience;
+  }
+  is_queue_held_ = false;
 }
 
 void Gateway::on_tick(Nanos now, GatewayOuts& out) {

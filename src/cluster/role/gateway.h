@@ -70,6 +70,8 @@ struct GatewayConfig {
   handoff::Nanos ramp = 10000 * handoff::kMs;  // a new node's weight goes from 10 to 100 %
   bool is_mirrored = true, does_holder_adopt = true;
   handoff::Nanos priority_step = 10000 * handoff::kMs;  // a level of priority counts as so much later an arrival
+  // A request that has waited so long for room lets none behind it take what becomes free.
+  handoff::Nanos patience = 2000 * handoff::kMs;
   // Chooses where new requests go; none: by role, then by load.
   std::optional<router::RouterConfig> router = std::nullopt;
 };
@@ -204,6 +206,8 @@ class Gateway final : public handoff::Placement {
   std::map<handoff::RequestId, Work> work_;  // of each of requests_
   handoff::BadPairs bad_pairs_;
   mutable std::optional<LinkRouter> router_;  // remembers its choices, which are asked for by const functions
+  mutable std::optional<handoff::RequestId> no_room_for_;  // what the router has just said it of
+  bool is_queue_held_ = false;                             // for the rest of this tick
   handoff::OwnStall own_stall_;
   handoff::Nanos now_ = 0, last_beat_ = 0, blames_itself_until_ = 0;
   bool blames_itself_ = false;

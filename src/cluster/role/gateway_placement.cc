@@ -198,15 +198,21 @@ std::optional<std::optional<Placed>> Gateway::route(const PlacementQuery& query)
   if (const auto* pair = std::get_if<LinkRouter::Pair>(&chosen)) {
     if (bad_pairs_.is_bad(pair->prefill, pair->decode, now_)) return std::nullopt;
     const auto placed = placed_at(pair->prefill, pair->decode, query);
-    return placed ? std::optional(placed) : std::nullopt;
+    if (!placed) return std::nullopt;
+    router_->commit(*pair, query.request);
+    return placed;
   }
-  // With room in a pool some time it is the queue's turn to wait, not the nodes' to refuse.
-  if (std::get<router::NoChoice>(chosen) == router::NoChoice::kNoDecodeRoom) return std::optional<Placed>();
+  // With room or a credit some time it is the queue's turn to wait, not the nodes' to refuse.
+  const auto reason = std::get<router::NoChoice>(chosen);
+  if (reason == router::NoChoice::kNoDecodeRoom) no_room_for_ = query.request;
+  const bool is_full = reason == router::NoChoice::kNoDecodeRoom || reason == router::NoChoice::kNoCredit;
+  if (is_full) return std::optional<Placed>();
   return std::nullopt;
 }
 
 std::optional<Placed> Gateway::place(const PlacementQuery& query) const {
   if (router_ && query.is_first_attempt && query.keep_source.empty() && query.keep_target.empty()) {
+    if (is_queue_held_) return std::nullopt;
     if (const auto routed = route(query)) return *routed;
   }
   std::vector<Rank> sources, targets;

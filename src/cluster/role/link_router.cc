@@ -64,9 +64,13 @@ std::variant<LinkRouter::Pair, NoChoice> LinkRouter::choose(const handoff::Reque
   }
   const auto& choice = std::get<Choice>(chosen);
   ++draw_;
-  known_[choice.decode].placed_blocks += choice.blocks;
-  prefixes_.note_placed(query.blocks, choice.prefill);
-  return Pair{known_[choice.prefill].node, known_[choice.decode].node};
+  return Pair{known_[choice.prefill].node, known_[choice.decode].node, choice.blocks};
+}
+
+void LinkRouter::commit(const Pair& pair, const handoff::RequestId& request) {
+  known_[by_name_.at(pair.decode)].placed_blocks += pair.blocks;
+  const auto it = blocks_.find(request);
+  if (it != blocks_.end()) prefixes_.note_placed(it->second, by_name_.at(pair.prefill));
 }
 
 }  // namespace tandem::role

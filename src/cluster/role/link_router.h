@@ -29,11 +29,14 @@ class LinkRouter {
 
   struct Pair {
     std::string prefill, decode;
+    uint64_t blocks = 0;  // to be reserved
   };
   // kNoDecodeRoom only when the request would fit if the pools were empty: then it is a matter of waiting.
   // `query`: all but draw and blocks.
   std::variant<Pair, router::NoChoice> choose(const handoff::RequestId& request, std::span<const TokenId> prompt,
                                               std::string_view salt, router::RouteQuery query);
+  // The choice is used.
+  void commit(const Pair& pair, const handoff::RequestId& request);
   void forget(const handoff::RequestId& request) { blocks_.erase(request); }
 
  private:

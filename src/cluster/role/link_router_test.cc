@@ -37,7 +37,9 @@ struct Rig {
     router::RouteQuery query;
     query.prompt_tokens = static_cast<uint32_t>(prompt.size());
     query.final_tokens = final_tokens;
-    return router.choose({0, id}, prompt, "", query);
+    auto chosen = router.choose({0, id}, prompt, "", query);
+    if (const auto* pair = std::get_if<LinkRouter::Pair>(&chosen)) router.commit(*pair, {0, id});
+    return chosen;
   }
   std::string prefill_of(uint64_t id, const std::vector<TokenId>& prompt) {
     const auto chosen = choose(id, prompt);

@@ -189,8 +189,10 @@ void UcxWorker::send(UcxHeader header, std::unique_ptr<std::byte[]> bytes, size_
   param.flags = UCP_AM_SEND_FLAG_EAGER;
   param.cb.send = end_sending;
   param.user_data = sending.get();
-  if (UCS_PTR_IS_PTR(ucx_.am_send_nbx(endpoint_, kMessageId, &sending->header, sizeof(UcxHeader), sending->bytes.get(),
-                                      size, &param))) {
+  const ucs_status_ptr_t sent = ucx_.am_send_nbx(endpoint_, kMessageId, &sending->header, sizeof(UcxHeader),
+                                                 sending->bytes.get(), size, &param);
+  if (UCS_PTR_IS_ERR(sent) && receiver_ != nullptr) receiver_->on_broken(ucx_.status_string(UCS_PTR_STATUS(sent)));
+  if (UCS_PTR_IS_PTR(sent)) {
     (void)sending.release();
   }
   kick();
