@@ -94,7 +94,8 @@ def measure(options, name, port, model, metrics_port):
         answers = []
         for kind in sorted(found, reverse=seed % 2 == 0):
             is_idle = wait_until_idle(options.wait) and is_idle
-            before = steps_of(metrics_port)[-1][0] if metrics_port else 0
+            steps = steps_of(metrics_port) if metrics_port else []
+            before = steps[-1][0] if steps else 0
             with contextlib.ExitStack() as stack:
                 flood = stack.enter_context(Flood(port, model, options.prompt, 2)) if kind == "flood" else None
                 gaps, answer = gaps_of(port, model, options, seed)

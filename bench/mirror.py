@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """mirror.py [OPTION...] : what the copy of each decode costs: two clusters, one with mirrors and one without
 (`--mirror-tokens 0`), answer the same streams in turns. Printed: the time per output token and its change."""
-import contextlib, re, statistics
+import contextlib, statistics
 
 from failover import Cluster
 from isolation import gaps_of
@@ -35,13 +35,10 @@ def main():
             if answers[0] != answers[1]:
                 raise RuntimeError("the mirror changed an answer")
             say(f"round {seed}")
-        protected = float(re.search(r"^tandem_handoff_unprotected_requests(?:\{.*\})? (\S+)",
-                                    clusters["on"].get("/metrics"), re.M).group(1))
     ratios = [on / off for on, off in zip(means["on"], means["off"])]
     row = {"work": f"{options.topology}, {options.streams} streams, context {options.context}",
            "threads": options.threads, "was_idle": is_idle, "tpot_on_ms": median(means["on"]),
-           "tpot_off_ms": median(means["off"]), "change": median(ratios) - 1, "spread": spread(ratios),
-           "unprotected_at_end": protected}
+           "tpot_off_ms": median(means["off"]), "change": median(ratios) - 1, "spread": spread(ratios)}
     print_table(["WORK", "TPOT ON ms", "OFF ms", "CHANGE", "SPREAD", "NOTE"],
                 [[row["work"], f"{row['tpot_on_ms']:.3f}", f"{row['tpot_off_ms']:.3f}", f"{row['change'] * 100:+.1f}%",
                   f"{row['spread'] * 100:.0f}%", "" if is_idle else "busy machine"]])
