@@ -147,8 +147,18 @@ def check_equal(place, what, streams, expected):
                                          f"{len(reference[1])}, {reference[2]}")
 
 
-def cut_and_mend(hosts, cut_s):
-    """When the first stream decodes, while others are handed over or wait for it."""
+def cut_and_mend(hosts, cut_s, check):
+    """When the first stream decodes, while others are handed over or wait for it. A cut takes some time to be made:
+    where all had begun by then it is made again. Each time the answers go to `check`."""
+    for _ in range(10):
+        streams, firsts = cut_once(hosts, cut_s)
+        check(streams)
+        if firsts[-1] > 0.05:
+            return
+    hosts.place.fail(f"no stream had not begun at one of the cuts: {firsts}")
+
+
+def cut_once(hosts, cut_s):
     cut = 0
 
     def disturb():
@@ -161,8 +171,7 @@ def cut_and_mend(hosts, cut_s):
     streams = streams_of(hosts, disturb)
     hosts.place.check(any(first < cut < last for _, (first, last) in streams), "a stream was decoding at the cut")
     firsts = sorted(round(first - cut, 3) for _, (first, _) in streams)
-    hosts.place.check(firsts[-1] > 0.05, f"a stream had not begun at the cut: {firsts}")
-    return streams
+    return streams, firsts
 
 
 def inside(far, program, fixtures, num_cuts=1):
@@ -178,8 +187,12 @@ def inside(far, program, fixtures, num_cuts=1):
         hosts.wait_rest()
         for number in range(int(num_cuts)):
             cut_s = CUTS_S[number % len(CUTS_S)]
-            check_equal(place, f"{transport}, cut for {cut_s} s", cut_and_mend(hosts, cut_s), expected)
-            hosts.wait_rest()
+
+            def check(streams, what=f"{transport}, cut for {cut_s} s"):
+                check_equal(place, what, streams, expected)
+                hosts.wait_rest()
+
+            cut_and_mend(hosts, cut_s, check)
             print(f"{transport}: cut for {cut_s} s after {time.monotonic() - began:.1f} s", flush=True)
         place.check(hosts.end_all() == 0, f"{transport}: all end when they are told to")
         print(f"passed {transport} in {time.monotonic() - began:.1f} s", flush=True)
