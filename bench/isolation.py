@@ -2,17 +2,15 @@
 """isolation.py [OPTION...] : how much a flood of long prompts disturbs streams that decode: on a prefill and a decode
 node of their own, and on one mixed process. The same streams run with and without the flood, in turns. Printed: the
 time between their tokens at the client, and the decode node's steps by its own clock."""
-import contextlib, http.client, json, random, selectors, statistics, threading
+import contextlib, http.client, json, random, statistics, sys, threading
 
-from failover import VOCABULARY, Cluster, Stream
+from failover import TIMEOUT_S, VOCABULARY, Cluster, run_streams
 from measuring import ROOT, TANDEM, arguments, median, print_table, say, wait_until_idle, write_report
 from work import DEMO, model_file
 
-import sys
 sys.path.insert(0, str(ROOT / "tools"))
 from serving import Server, free_port  # noqa: E402
 
-TIMEOUT_S = 600
 WARM_TOKENS = 24  # of each stream, before anything is counted: by then the flood flows
 
 
@@ -55,17 +53,8 @@ class Flood:
 
 def gaps_of(port, model, options, seed):
     """Milliseconds between the tokens of all streams, once all of them decode; and their answers."""
-    streams = []
-    with selectors.DefaultSelector() as selector:
-        for number in range(options.streams):
-            stream = Stream(port, model, prompt_of(1000 * seed + number, options.context), options.tokens)
-            selector.register(stream.socket, selectors.EVENT_READ, stream)
-            streams.append(stream)
-        while selector.get_map():
-            for key, _ in selector.select(TIMEOUT_S):
-                if not key.data.read():
-                    selector.unregister(key.fileobj)
-                    key.fileobj.close()
+    prompts = [prompt_of(1000 * seed + number, options.context) for number in range(options.streams)]
+    streams = run_streams(port, model, prompts, options.tokens, lambda _: False, None)
     begin = max(stream.times[WARM_TOKENS] for stream in streams)
     end = min(stream.times[-1] for stream in streams)
     gaps = [(after - before) * 1e3 for stream in streams for before, after in zip(stream.times, stream.times[1:])

@@ -20,23 +20,25 @@ uint64_t checksum_of(const std::vector<uint64_t>& words) {
 
 // A small machine: 1.5 ms a step, 20 us a prompt token, 0.1 ms a row, and a little per position attended.
 const cost::StepCost& step_cost() {
-  static const cost::StepCost fitted = [] {
-    cost::StepCost cost;
-    for (uint64_t i = 0; i < 400; ++i) {
-      cost::StepShape shape;
-      if (i % 3 != 0) shape.add_prefill(i * 7 % 500, 1 + i * 13 % 200);
-      for (uint64_t r = 0; r < i % 9; ++r) shape.add_decode(10 + i * 11 % 700);
-      cost.observe(shape, 1.5e-3 + 20e-6 * static_cast<double>(shape.num_prefill_tokens) +
-                              1e-4 * static_cast<double>(shape.num_decode_rows) +
-                              2e-9 * static_cast<double>(shape.prefill_attended) +
-                              5e-8 * static_cast<double>(shape.decode_attended));
-    }
-    return cost;
-  }();
+  static const cost::StepCost fitted = cost_of({1.5e-3, 20e-6, 1e-4, 2e-9, 5e-8});
   return fitted;
 }
 
 }  // namespace
+
+cost::StepCost cost_of(const cost::StepCost::Terms& terms) {
+  cost::StepCost cost;
+  for (uint64_t i = 0; i < 400; ++i) {
+    cost::StepShape shape;
+    if (i % 3 != 0) shape.add_prefill(i * 7 % 500, 1 + i * 13 % 200);
+    for (uint64_t r = 0; r < i % 9; ++r) shape.add_decode(10 + i * 11 % 700);
+    cost.observe(shape, terms[0] + terms[1] * static_cast<double>(shape.num_prefill_tokens) +
+                            terms[2] * static_cast<double>(shape.num_decode_rows) +
+                            terms[3] * static_cast<double>(shape.prefill_attended) +
+                            terms[4] * static_cast<double>(shape.decode_attended));
+  }
+  return cost;
+}
 
 SimCluster::SimCluster(const SimConfig& config)
     : config_(config), random_(config.seed), net_(events_, random_, config_.net), nodes_(config.nodes.size()) {

@@ -16,6 +16,9 @@
 
 namespace tandem::mocker {
 
+// A cost that has been fitted to steps of exactly these terms.
+cost::StepCost cost_of(const cost::StepCost::Terms& terms);
+
 struct SimNodeSpec {
   std::string id;
   handoff::Role role = handoff::Role::kMixed;

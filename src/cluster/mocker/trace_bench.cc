@@ -32,19 +32,7 @@ constexpr uint32_t kMaxPrompt = 4096;  // longer ones are cut
 
 // 30 ms a step, 60 us a prompt token, 0.3 ms a row; a position attended to 8 ns for a prompt token, 20 ns for a row.
 const cost::StepCost& machine() {
-  static const cost::StepCost fitted = [] {
-    cost::StepCost cost;
-    for (uint64_t i = 0; i < 2000; ++i) {
-      cost::StepShape shape;
-      if (i % 3 != 0) shape.add_prefill(i * 7 % 4000, 1 + i * 13 % 2048);
-      for (uint64_t r = 0; r < i % 65; ++r) shape.add_decode(10 + i * 11 % 4000);
-      cost.observe(shape, 30e-3 + 60e-6 * static_cast<double>(shape.num_prefill_tokens) +
-                              3e-4 * static_cast<double>(shape.num_decode_rows) +
-                              8e-9 * static_cast<double>(shape.prefill_attended) +
-                              2e-8 * static_cast<double>(shape.decode_attended));
-    }
-    return cost;
-  }();
+  static const cost::StepCost fitted = cost_of({30e-3, 60e-6, 3e-4, 8e-9, 2e-8});
   return fitted;
 }
 
