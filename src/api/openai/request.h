@@ -13,6 +13,7 @@
 #include "api/openai/api_error.h"
 #include "base/json.h"
 #include "base/sampling_params.h"
+#include "serve/sched/grammar.h"
 
 namespace tandem::openai {
 
@@ -55,6 +56,7 @@ struct GenerationOptions {
   std::optional<bool> parse_special;
   std::optional<bool> add_special_tokens;
   std::optional<uint64_t> truncate_prompt_tokens;  // keep the last ones
+  std::optional<sched::Grammar> grammar;  // the answer has to fit it
   int32_t priority = 0;
   double deadline_ms = 0;  // from arrival; 0: none
   std::string cache_salt;

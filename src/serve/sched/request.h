@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "base/sampling_params.h"
 #include "base/trace_context.h"
+#include "serve/sched/grammar.h"
 #include "serve/sched/stop_rule.h"
 
 namespace tandem::sched {
@@ -35,6 +36,7 @@ struct Request {
   std::function<std::unique_ptr<StopRule>()> make_stop_rule;  // one rule per choice; empty: no stop strings
   // What the rule goes by, for a generator that samples in another process and makes the rule there.
   std::vector<std::string> stop_strings;
+  std::optional<Grammar> grammar;  // what every choice has to fit
   bool shows_special = false;    // special tokens give text, which can complete a stop string
 };
 

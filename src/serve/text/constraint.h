@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "base/sampling_params.h"
+#include "serve/sched/grammar.h"
 #include "serve/text/tokenizer.h"
 
 extern "C" {
@@ -20,12 +21,7 @@ struct tt_constraint;
 
 namespace tandem::text {
 
-enum class GrammarKind {
-  kJsonSchema,
-  kRegex,
-  kLark,
-  kChoice,  // a JSON array of strings
-};
+using sched::GrammarKind;
 
 // After a failed call, only destroy it.
 class Constraint {
