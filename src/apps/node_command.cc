@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "cluster/node/node_process.h"
 #include "cluster/node/step_history.h"
+#include "plugins/cpu/team.h"
 #include "serve/text/text_stop_rule.h"
 
 namespace tandem::apps {
@@ -84,6 +85,9 @@ node::NodeProcessConfig node_config(const OptionValues& values, const StateFolde
   config.data_address = values.has("data-address") ? values.text("data-address")
                                                    : "shm:" + folder.socket(config.policy.self.id);
   config.kv_bytes_per_s = static_cast<uint64_t>(values.integer("kv-rate"));
+  // Without --threads the engine takes all cores.
+  config.has_spare_core =
+      values.has("threads") && values.integer("threads") > 0 && values.integer("threads") < cpu::num_usable_cores();
   return config;
 }
 

@@ -150,6 +150,7 @@ Status Process::open(sched::StepExecutor& executor, StopRuleMaker make_stop_rule
   network_ = std::make_unique<transport::Network>(*loop_, transport_limits(), config_.hub);
   links_ = std::make_unique<PeerLinks>(*loop_, *network_, policy.self, *this, metrics_);
   links_->hold_to_rate(config_.kv_bytes_per_s);
+  if (!config_.has_spare_core) links_->pace_intake({[this] { return node_ && node_->is_decoding(); }, thread_cpu_ns});
   TRY(links_->listen(config_.data_address));
   engine_ = std::make_unique<EngineThread>(config_.engine, executor, clock_, std::move(make_stop_rule),
                                            [this] { loop_->post([this] { on_news(); }); });
