@@ -23,6 +23,18 @@ PrefillRank ModelEngine::rank_of(const role::StartPrefill& start) {
   return {is_new, is_new ? key_ns : 0, next_arrival_++};
 }
 
+std::vector<EngineChoice> ModelEngine::make_choices(const handoff::RequestState& state, const role::KvTables& tables,
+                                                    const sched::EndRule& end) const {
+  std::vector<EngineChoice> choices;
+  const ChoiceMasks make_mask = masks_of(state, config_.make_masks);
+  for (uint32_t c = 0; c < state.choices.size(); ++c) {
+    ChoiceRules rules{make_stop_rule_(state), nullptr};
+    if (make_mask && !state.choices[c].is_finished) rules.mask = make_mask();
+    choices.push_back(make_choice(state, tables, c, end, std::move(rules)));
+  }
+  return choices;
+}
+
 void ModelEngine::start_prefill(role::StartPrefill start) {
   PrefillJob job;
   job.attempt = start.attempt;
@@ -31,9 +43,9 @@ void ModelEngine::start_prefill(role::StartPrefill start) {
   job.shape = handoff::shape_of(start.state, config_.block_size, config_.num_layer_groups);
   job.end = end_rule_of(start.state, config_.eos_ids);
   job.num_cached = std::min(start.computed[0], static_cast<uint32_t>(start.state.prompt.size()));
-  for (uint32_t c = 0; c < start.state.choices.size(); ++c) {
-    EngineChoice& choice =
-        job.choices.emplace_back(make_choice(start.state, start.tables, c, job.end, make_stop_rule_(start.state)));
+  job.choices = make_choices(start.state, start.tables, job.end);
+  for (uint32_t c = 0; c < job.choices.size(); ++c) {
+    EngineChoice& choice = job.choices[c];
     // The last position gives the logits, cached or not.
     if (!choice.is_finished) choice.num_computed = std::min(start.computed[c], job.shape.num_positions(c) - 1);
   }
@@ -46,11 +58,8 @@ void ModelEngine::start_decode(role::StartDecode start) {
   DecodeJob job;
   ++num_started_;
   job.end = end_rule_of(start.state, config_.eos_ids);
-  for (uint32_t c = 0; c < start.state.choices.size(); ++c) {
-    EngineChoice& choice =
-        job.choices.emplace_back(make_choice(start.state, start.tables, c, job.end, make_stop_rule_(start.state)));
-    choice.num_computed = static_cast<uint32_t>(choice.tokens.size()) - 1;
-  }
+  job.choices = make_choices(start.state, start.tables, job.end);
+  for (EngineChoice& choice : job.choices) choice.num_computed = static_cast<uint32_t>(choice.tokens.size()) - 1;
   decodes_.insert_or_assign(start.request, std::move(job));
 }
 
@@ -70,6 +79,7 @@ void ModelEngine::add_item(Step& step, const Id& id, EngineChoice& choice, uint3
   item.blocks = choice.blocks;
   item.samples = item.begin + count == choice.tokens.size();
   item.sampling = &choice.sampling;
+  if (item.samples) item.mask = choice.mask.get();
   step.batch.items.push_back(item);
   step.batch.num_tokens += count;
   step.planned.push_back({id, index, is_decode});
@@ -175,6 +185,10 @@ void ModelEngine::fail(Step& step, const Id& id, Error error) {
 
 void ModelEngine::apply(Step& step, const Planned& planned, const sched::BatchItem& item,
                         sched::ItemOutcome& outcome) {
+  if (!outcome.error && item.mask != nullptr) {
+    Status committed = item.mask->commit(outcome.token);
+    if (!committed) outcome.error = std::move(committed).error();
+  }
   if (outcome.error) return fail(step, planned.request, std::move(*outcome.error));
   if (planned.is_decode) {
     DecodeJob& job = decodes_.at(planned.request);

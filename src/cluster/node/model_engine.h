@@ -32,6 +32,7 @@ struct ModelEngineConfig {
   sched::LinePenalty line;
   uint32_t nested_tokens = 64;       // a prompt of which so much is left is not kept waiting by a step; 0: all wait
   std::vector<TokenId> eos_ids;
+  MaskMaker make_masks;  // empty: requests with a grammar fail here
 };
 
 // The rule for the stop strings of a request's choice; null: it has none.
@@ -89,6 +90,8 @@ class ModelEngine final : private sched::StepObserver {
     bool is_decode = false;
   };
 
+  std::vector<EngineChoice> make_choices(const handoff::RequestState& state, const role::KvTables& tables,
+                                         const sched::EndRule& end) const;
   PrefillRank rank_of(const role::StartPrefill& start);
   struct Step {
     sched::Batch batch;
