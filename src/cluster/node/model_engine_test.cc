@@ -358,7 +358,8 @@ TEST_CASE("a grammar that fails, or that this node does not know, fails its requ
           CHECK(failed->code == ErrorCode::kInvalidArgument);  // so that no other node is tried
           failures.push_back(failed->message);
         }
-        if (const auto* sampled = std::get_if<role::Sampled>(&news)) is_good_sampled |= sampled->request == RequestId{0, 2};
+        const auto* sampled = std::get_if<role::Sampled>(&news);
+        is_good_sampled |= sampled != nullptr && sampled->request == RequestId{0, 2};
       }
     }
     CHECK(is_good_sampled);
