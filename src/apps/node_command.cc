@@ -97,10 +97,7 @@ node::StopRuleMaker stop_rules(const text::Tokenizer& tokenizer) {
 
 // The grammar's compilation begins at once, on a thread of its own, while the prompt is computed.
 node::MaskMaker masks(text::GrammarCompiler& grammars) {
-  return [&grammars](const sched::Grammar& grammar) -> node::ChoiceMasks {
-    grammars.prepare(grammar);
-    return grammars.masks_of(grammar);
-  };
+  return [&grammars](const sched::Grammar& grammar) { return grammars.masks_ahead(grammar); };
 }
 
 // Until a signal comes or an operator takes the node out.

@@ -26,6 +26,7 @@ struct EngineChoice {
   std::unique_ptr<sched::StopRule> stop_rule;  // has seen every emitted token
   std::unique_ptr<sched::TokenMask> mask;      // null: no grammar; has taken in every emitted token
 
+  bool is_mask_ready() const { return mask == nullptr || mask->is_ready(); }
   uint32_t num_emitted() const { return static_cast<uint32_t>(tokens.size()) - num_prompt; }
 };
 

@@ -98,6 +98,11 @@ void ModelEngine::plan_decodes(Step& step) {
     const auto is_open = [](const EngineChoice& choice) { return !choice.is_finished; };
     const auto num_open = static_cast<size_t>(std::ranges::count_if(job.choices, is_open));
     if (!step.batch.items.empty() && step.batch.items.size() + num_open > max_items) return;
+    const auto is_unready = [](const EngineChoice& choice) { return !choice.is_finished && !choice.is_mask_ready(); };
+    if (std::ranges::any_of(job.choices, is_unready)) {
+      waits_for_masks_ = true;
+      continue;
+    }
     // Its table has not grown yet: the node is slower than the engine. Others go on.
     const auto lacks_room = [this](const EngineChoice& choice) {
       return !choice.is_finished && choice.blocks.size() * config_.block_size <= choice.num_computed;
@@ -118,7 +123,11 @@ uint32_t ModelEngine::plan_choice(Step& step, const Id& id, PrefillJob& job, uin
   EngineChoice& choice = job.choices[index];
   const auto num_left = static_cast<uint32_t>(choice.tokens.size()) - choice.num_computed;
   if (choice.is_finished || num_left == 0 || step.batch.items.size() >= config_.max_sequences) return 0;
-  const uint32_t count = config_.budget.chunk(step.shape, cost_, choice.num_computed, num_left);
+  uint32_t count = config_.budget.chunk(step.shape, cost_, choice.num_computed, num_left);
+  if (count == num_left && !choice.is_mask_ready()) {
+    waits_for_masks_ = true;
+    --count;  // all but what gives the logits
+  }
   if (count == 0) return 0;
   step.shape.add_prefill(choice.num_computed, count);
   add_item(step, id, choice, index, false, count);
@@ -337,6 +346,7 @@ std::vector<role::EngineNews> ModelEngine::finish(Step& step, sched::StepOutcome
 
 std::vector<role::EngineNews> ModelEngine::run_step(StepHost* host) {
   step_ = {};
+  waits_for_masks_ = false;
   plan_decodes(step_);
   plan_prefills(step_);
   if (step_.batch.items.empty()) return {};

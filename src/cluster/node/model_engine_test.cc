@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "serve/sched/mask_for_test.h"
@@ -341,6 +342,55 @@ TEST_CASE("a grammar holds for prefill and decode as in one piece, and its end i
   const auto four = short_rig.decode(3, ended, other, short_rig.sampled(3), last);
   CHECK(last == Finish::kComplete);
   for (size_t c = 0; c < 2; ++c) CHECK(four[c] == std::vector<TokenId>(whole[c].begin(), whole[c].begin() + 4));
+}
+
+// Fault seen: the neighbour's decode stood still until the grammar was compiled.
+TEST_CASE("a choice whose mask is not ready holds up nobody, and has its prompt computed meanwhile") {
+  auto is_ready = std::make_shared<bool>(false);
+  class LateMask final : public sched::TokenMask {
+   public:
+    explicit LateMask(std::shared_ptr<bool> is_ready) : is_ready_(std::move(is_ready)) {}
+    Result<std::span<const uint32_t>> allowed() override {
+      CHECK(*is_ready_);
+      return mask_.allowed();
+    }
+    bool is_ready() const override { return *is_ready_; }
+    Status commit(TokenId token) override { return mask_.commit(token); }
+    bool is_over() const override { return mask_.is_over(); }
+
+   private:
+    std::shared_ptr<bool> is_ready_;
+    sched::CountedMask mask_{{}};
+  };
+  ModelEngineConfig config;
+  config.make_masks = [is_ready](const sched::Grammar&) {
+    return [is_ready] { return std::make_unique<LateMask>(is_ready); };
+  };
+  Rig rig(config);
+  const handoff::RequestState late = with_grammar(state_of(20, 1, 10)), other = state_of(30, 1, 10);
+  rig.prefill(1, late, rig.tables_of(late));
+  const role::KvTables tables = rig.tables_of(other);
+  rig.prefill(2, other, tables);
+  CHECK(rig.sampled(2).first.size() == 1);
+  const handoff::RequestState plain = state_of(25, 1, 10);
+  const role::KvTables computed = rig.tables_of(plain);
+  rig.prefill(3, plain, computed);
+  handoff::RequestState decoding = with_grammar(plain);
+  decoding.choices[0].tokens = {rig.sampled(3).first[0].token};
+  rig.engine.start_decode({{0, 3}, decoding, computed});
+  CHECK(rig.engine.run_step().empty());  // all that is left waits
+  CHECK(rig.engine.waits_for_masks());
+  CHECK(rig.engine.has_work());
+  *is_ready = true;
+  std::set<uint64_t> served;
+  for (int step = 0; step < 3; ++step) {
+    for (const role::EngineNews& news : rig.engine.run_step()) {
+      if (const auto* sampled = std::get_if<role::Sampled>(&news)) served.insert(sampled->request.low);
+      if (const auto* tokens = std::get_if<role::StepTokens>(&news)) served.insert(tokens->request.low);
+    }
+  }
+  CHECK(served == std::set<uint64_t>{1, 3});
+  CHECK(!rig.engine.waits_for_masks());
 }
 
 TEST_CASE("a grammar that fails, or that this node does not know, fails its request here and no other") {

@@ -22,6 +22,10 @@ class TokenMask {
   // Executors call it once the step is on its way, so that a device that computes by itself does not wait for it.
   virtual Result<std::span<const uint32_t>> allowed() = 0;
 
+  // allowed() would not wait for anything, as for a compilation on another thread. Who shares a step with others asks
+  // first, and leaves the choice out of the step.
+  virtual bool is_ready() const { return true; }
+
   // Takes in the token that came.
   virtual Status commit(TokenId token) = 0;
 

@@ -142,8 +142,13 @@ class GrammarCompiler::Entry {
 // death, or that is still in its prompt, waits for no compilation.
 class GrammarCompiler::Mask final : public sched::TokenMask {
  public:
-  Mask(std::shared_ptr<Entry> entry, std::shared_ptr<Meters> meters, std::shared_ptr<double> slow_work_s)
-      : entry_(std::move(entry)), meters_(std::move(meters)), slow_work_s_(std::move(slow_work_s)) {}
+  Mask(std::shared_ptr<Entry> entry, bool is_ahead, std::shared_ptr<Meters> meters, std::shared_ptr<double> slow_work_s)
+      : entry_(std::move(entry)),
+        is_ahead_(is_ahead),
+        meters_(std::move(meters)),
+        slow_work_s_(std::move(slow_work_s)) {}
+
+  bool is_ready() const override { return !is_ahead_ || entry_->is_compiled(); }
 
   Result<std::span<const uint32_t>> allowed() override {
     if (error_) return *error_;
@@ -210,6 +215,7 @@ class GrammarCompiler::Mask final : public sched::TokenMask {
   }
 
   const std::shared_ptr<Entry> entry_;
+  const bool is_ahead_;  // somebody else compiles
   const std::shared_ptr<Meters> meters_;
   const std::shared_ptr<double> slow_work_s_;  // of the request; its choices are on one thread
   std::optional<Constraint> constraint_;
@@ -265,15 +271,14 @@ bool GrammarCompiler::is_known(const sched::Grammar& grammar) const {
   return found != by_key_.end() && (*found->second)->is_compiled();
 }
 
-void GrammarCompiler::prepare(const sched::Grammar& grammar) {
+TokenMaskMaker GrammarCompiler::masks_ahead(const sched::Grammar& grammar) {
   std::shared_ptr<Entry> entry = entry_of(grammar);
-  if (entry->is_compiled()) return;
-  {
+  if (!entry->is_compiled()) {
     Lock lock(mutex_);
-    if (is_stopping_) return;
-    if (!thread_) thread_.emplace([this] { run(); });
+    if (!thread_ && !is_stopping_) thread_.emplace([this] { run(); });
   }
-  static_cast<void>(wanted_.try_push(std::move(entry)));  // where too much is wanted, its mask compiles
+  const bool is_ahead = entry->is_compiled() || wanted_.try_push(entry);  // too much is wanted: as masks_of()
+  return make_masks(std::move(entry), is_ahead);
 }
 
 void GrammarCompiler::run() {
@@ -291,9 +296,9 @@ void GrammarCompiler::run() {
   }
 }
 
-TokenMaskMaker GrammarCompiler::masks_of(const sched::Grammar& grammar) {
-  return [entry = entry_of(grammar), meters = meters_, slow_work_s = std::make_shared<double>(0)] {
-    return std::make_unique<Mask>(entry, meters, slow_work_s);
+TokenMaskMaker GrammarCompiler::make_masks(std::shared_ptr<Entry> entry, bool is_ahead) {
+  return [entry = std::move(entry), is_ahead, meters = meters_, slow_work_s = std::make_shared<double>(0)] {
+    return std::make_unique<Mask>(entry, is_ahead, meters, slow_work_s);
   };
 }
 

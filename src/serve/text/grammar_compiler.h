@@ -50,12 +50,13 @@ class GrammarCompiler {
   Status check(const sched::Grammar& grammar);
   // check() would return at once.
   bool is_known(const sched::Grammar& grammar) const;
-  // Begins to compile on a thread of its own: whoever needs the grammar later waits for less.
-  void prepare(const sched::Grammar& grammar);
 
-  // Makes the masks of one request's choices, which share its budget. A mask waits at its first use for a compilation
-  // under way, or compiles by itself; what is wrong comes as its error.
-  TokenMaskMaker masks_of(const sched::Grammar& grammar);
+  // Makes the masks of one request's choices, which share its budget. A mask compiles at its first use what is not
+  // kept; what is wrong comes as its error.
+  TokenMaskMaker masks_of(const sched::Grammar& grammar) { return make_masks(entry_of(grammar), false); }
+  // The same, where the caller's thread has no time to compile: that begins at once on a thread of its own, and the
+  // masks are not ready until it is done.
+  TokenMaskMaker masks_ahead(const sched::Grammar& grammar);
 
  private:
   struct Meters;
@@ -64,6 +65,7 @@ class GrammarCompiler {
   class Mask;
   using Key = std::pair<sched::GrammarKind, std::string>;
 
+  TokenMaskMaker make_masks(std::shared_ptr<Entry> entry, bool is_ahead);
   std::shared_ptr<Entry> entry_of(const sched::Grammar& grammar);
   void forget_oldest() REQUIRES(mutex_);
   void run();
@@ -76,7 +78,7 @@ class GrammarCompiler {
   std::list<std::shared_ptr<Entry>> kept_ GUARDED_BY(mutex_);  // used last first
   std::map<Key, std::list<std::shared_ptr<Entry>>::iterator> by_key_ GUARDED_BY(mutex_);
   size_t kept_bytes_ GUARDED_BY(mutex_) = 0;
-  std::optional<std::thread> thread_ GUARDED_BY(mutex_);  // of prepare()
+  std::optional<std::thread> thread_ GUARDED_BY(mutex_);  // of masks_ahead()
   bool is_stopping_ GUARDED_BY(mutex_) = false;
   BoundedQueue<std::shared_ptr<Entry>> wanted_;
 };

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "serve/text/small_tokenizer_for_test.h"
@@ -181,13 +183,18 @@ TEST_CASE("a model that ends no answer has no grammars, and says so") {
 
 TEST_CASE("compiled ahead on a thread of its own, asked for by many at once, once") {
   Bench bench;
-  bench.grammars.prepare(kYesOrHello);
+  const auto ahead = bench.grammars.masks_ahead(kYesOrHello)();
+  for (int tries = 0; tries < 10000 && !ahead->is_ready(); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(ahead->is_ready());
+  CHECK(bench.grammars.masks_of({GrammarKind::kRegex, "new"})()->is_ready());  // its user compiles it
   std::vector<std::thread> threads;
   std::atomic<int> num_right{0};
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int n = 0; n < 50; ++n) {
-        const auto mask = bench.grammars.masks_of(kYesOrHello)();
+        const auto mask =
+            n % 2 == 0 ? bench.grammars.masks_of(kYesOrHello)() : bench.grammars.masks_ahead(kYesOrHello)();
         const auto words = mask->allowed();
         num_right += words && is_allowed(words.value(), 'y') && !is_allowed(words.value(), 'e') && mask->commit('y') &&
                      is_allowed(mask->allowed().value(), 'e');
