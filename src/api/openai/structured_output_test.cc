@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <cctype>
+#include <functional>
 #include <set>
 #include <thread>
 

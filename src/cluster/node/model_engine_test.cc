@@ -360,7 +360,7 @@ TEST_CASE("a choice whose mask is not ready holds up nobody, and has its prompt 
 
    private:
     std::shared_ptr<bool> is_ready_;
-    sched::CountedMask mask_{{}};
+    sched::CountedMask mask_{sched::CountedMaskRule{}};
   };
   ModelEngineConfig config;
   config.make_masks = [is_ready](const sched::Grammar&) {

@@ -88,10 +88,10 @@ TEST_CASE("logprobs are of the raw logits, also of what may not come") {
   params.temperature = 0;
   params.num_logprobs = 5;
   auto masked = sampled(logits, params, mask_of(300, {17}));
-  auto free = sampled(logits, params, {});
+  auto unmasked = sampled(logits, params, {});
   REQUIRE(bool(masked));
   CHECK(masked->token == 17);
-  CHECK(masked->logprob->top == free->logprob->top);
+  CHECK(masked->logprob->top == unmasked->logprob->top);
   Scratch scratch;
   const auto raw = token_logprob(logits, 17, 5, scratch);
   CHECK(masked->logprob->logprob == raw.value().logprob);

@@ -30,7 +30,7 @@ struct Bench {
   }
   std::shared_ptr<RecordingSink> submit(Request request) {
     auto sink = std::make_shared<RecordingSink>();
-    REQUIRE(engine.submit(std::move(request), sink));
+    REQUIRE(static_cast<bool>(engine.submit(std::move(request), sink)));
     return sink;
   }
   void run() {
