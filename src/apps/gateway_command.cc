@@ -51,6 +51,7 @@ struct Front {
   openai::ServingGate gate{metrics, program_version()};
   cluster_api::ClusterApi cluster_api;
   LoadedText model;
+  std::unique_ptr<text::GrammarCompiler> grammars;  // checks; the nodes have theirs
   std::unique_ptr<gateway::GatewayProcess> gateway;
   std::optional<GatewayControl> control;
   std::unique_ptr<openai::OpenAiApi> api;
@@ -126,8 +127,10 @@ Result<int> run_gateway(const cli::Invocation& invocation) {
   TRY_ASSIGN(front.gateway,
              gateway::GatewayProcess::start(std::move(process), *registry, front.clock, front.metrics));
   front.control.emplace(*front.gateway, front.spans);
-  front.api = std::make_unique<openai::OpenAiApi>(*front.gateway, *front.model.text, config, front.metrics,
-                                                  front.clock);
+  front.grammars = std::make_unique<text::GrammarCompiler>(front.model.text->tokenizer,
+                                                           grammar_config(front.model.config), front.metrics);
+  front.api = std::make_unique<openai::OpenAiApi>(*front.gateway, *front.model.text, config, front.metrics, front.clock,
+                                                  front.grammars.get());
   front.cluster_api.open(*front.control);
   supervisor.look_before_beats([&front] { return "status " + front.gateway->status_json(); });
   // Whoever finds the API open finds nodes behind it. A signal meanwhile ends the process.

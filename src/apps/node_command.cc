@@ -99,6 +99,11 @@ node::StopRuleMaker stop_rules(const text::Tokenizer& tokenizer) {
   };
 }
 
+// The grammar's compilation begins at once, on a thread of its own, while the prompt is computed.
+node::MaskMaker masks(text::GrammarCompiler& grammars) {
+  return [&grammars](const sched::Grammar& grammar) { return grammars.masks_ahead(grammar); };
+}
+
 // Until a signal comes or an operator takes the node out.
 void wait_for_end(SignalWatcher& signals, const node::NodeProcess& node) {
   while (!signals.wait(kLook_s) && !node.is_told_to_drain()) {
@@ -134,7 +139,9 @@ Result<int> run_node(const cli::Invocation& invocation) {
   MetricRegistry metrics;
   node::StepHistory steps(*model.runner, clock, metrics);
   TRY_ASSIGN(const std::unique_ptr<NodeMetrics> shown, NodeMetrics::open(values, metrics, steps));
+  text::GrammarCompiler grammars(model.text->tokenizer, grammar_config(model.runner->config()), metrics);
   node::NodeProcessConfig config = node_config(values, folder, *model.runner, *kv);
+  config.engine.make_masks = masks(grammars);
   SpanOutput spans(values, metrics);
   spans.set_process(config.policy.self.id);
   config.spans = &spans;

@@ -18,6 +18,7 @@ struct Serving {
   SystemClock clock;
   openai::ServingGate gate{registry, program_version()};
   LoadedModel model;
+  std::unique_ptr<text::GrammarCompiler> grammars;
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<openai::OpenAiApi> api;
   std::unique_ptr<http::HttpServer> server;
@@ -47,8 +48,10 @@ Result<int> run_serve(const cli::Invocation& invocation) {
       engine_config(values, *serving.model.runner, config.served_names[0]), *serving.model.runner, serving.clock,
       serving.registry);
   serving.engine->start();
+  serving.grammars = std::make_unique<text::GrammarCompiler>(
+      serving.model.text->tokenizer, grammar_config(serving.model.runner->config()), serving.registry);
   serving.api = std::make_unique<openai::OpenAiApi>(*serving.engine, *serving.model.text, config, serving.registry,
-                                                    serving.clock);
+                                                    serving.clock, serving.grammars.get());
   serving.gate.open(*serving.api);
   signals.start_reporting();
 

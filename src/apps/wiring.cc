@@ -176,6 +176,13 @@ Result<LoadedText> load_text(const std::string& model, const OptionValues& value
   return loaded;
 }
 
+text::GrammarConfig grammar_config(const model::ModelConfig& config) {
+  text::GrammarConfig grammars;
+  grammars.logits_size = config.vocab;
+  grammars.stops = config.eos_ids;
+  return grammars;
+}
+
 void limit_cache_beside(const OptionValues& values, const std::string& model_path, const runner::ModelRunner& runner) {
   std::vector<std::string> kept = {model_path};
   if (!runner.packed_file().empty()) kept.push_back(runner.packed_file());

@@ -4,6 +4,8 @@
 BASE_URL ends in /v1. Any model will do: what is checked holds whatever it says. Exits 1 at the first fault.
 """
 import concurrent.futures
+import json
+import re
 import sys
 
 import openai
@@ -150,6 +152,53 @@ def test_errors():
     expect(openai.BadRequestError, "no messages", lambda: client.chat.completions.create(model=MODEL, messages=[]))
 
 
+SCHEMA = {"type": "object", "additionalProperties": False, "required": ["name", "age", "colour", "tags"],
+          "properties": {"name": {"type": "string", "maxLength": 20}, "colour": {"enum": ["red", "green", "blue"]},
+                         "age": {"type": "integer", "minimum": 0, "maximum": 150},
+                         "tags": {"type": "array", "items": {"type": "string", "maxLength": 8}, "maxItems": 2}}}
+
+
+def fits_schema(text):
+    value = json.loads(text)
+    return (set(value) == set(SCHEMA["required"]) and type(value["age"]) is int and 0 <= value["age"] <= 150
+            and isinstance(value["name"], str) and len(value["name"]) <= 20
+            and value["colour"] in ("red", "green", "blue") and len(value["tags"]) <= 2
+            and all(isinstance(tag, str) and len(tag) <= 8 for tag in value["tags"]))
+
+
+def test_structured_outputs():
+    """API-21: what is asked for in a form comes in that form, streamed and whole; what cannot be held to is refused."""
+    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+    people = [{"role": "user", "content": "Invent a person, as JSON with name, age, colour and tags."}]
+    num_whole = 0
+    for seed in range(8):
+        fields = {"model": MODEL, "messages": people, "max_tokens": 250, "seed": seed, "response_format": schema,
+                  "temperature": 0 if seed == 0 else 0.9}
+        choice = client.chat.completions.create(**fields).choices[0]
+        if choice.finish_reason == "stop":
+            check(fits_schema(choice.message.content), f"an answer fits its schema: {choice.message.content}")
+            num_whole += 1
+        if seed < 3:
+            text = "".join(chunk.choices[0].delta.content or ""
+                           for chunk in client.chat.completions.create(stream=True, **fields))
+            check(text == choice.message.content, "a stream that fits a schema is the whole answer")
+    check(num_whole >= 4, f"answers come to their end: {num_whole} of 8")
+    names = client.chat.completions.create(model=MODEL, messages=MESSAGES, n=4, seed=3, max_tokens=20,
+                                           extra_body={"structured_outputs": {"choice": ["red", "violet"]}})
+    check({choice.message.content for choice in names.choices} <= {"red", "violet"}, "a choice is one of the list")
+    check(all(choice.finish_reason == "stop" for choice in names.choices), "and then it ends")
+    plate = client.completions.create(model=MODEL, prompt="My number plate is ", max_tokens=30, temperature=0,
+                                      extra_body={"structured_outputs": {"regex": "[A-Z]{2}-[0-9]{3}"}})
+    check(re.fullmatch("[A-Z]{2}-[0-9]{3}", plate.choices[0].text), f"a text fits its regex: {plate.choices[0].text}")
+    error = expect(openai.BadRequestError, "a regex that is none", lambda: client.completions.create(
+        model=MODEL, prompt="x", stream=True, extra_body={"structured_outputs": {"regex": "("}}))
+    check(error.body["param"] == "structured_outputs.regex", "the field of a wrong regex is named")
+    bad_pattern = {"type": "json_schema", "json_schema": {"name": "x", "strict": True,
+                                                          "schema": {"type": "string", "pattern": "("}}}
+    expect(openai.BadRequestError, "a schema's pattern that is none", lambda: client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, response_format=bad_pattern))
+
+
 def test_leaving_early():
     stream = client.chat.completions.create(messages=MESSAGES, stream=True, model=MODEL, max_tokens=200)
     next(iter(stream))
@@ -166,5 +215,6 @@ test_logprobs(answer)
 test_completions()
 test_streamed_tokens()
 test_errors()
+test_structured_outputs()
 test_leaving_early()
 print("openai client", openai.__version__, ": all passed")

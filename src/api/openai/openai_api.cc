@@ -78,11 +78,12 @@ struct OpenAiApi::Call {
 };
 
 OpenAiApi::OpenAiApi(engine::Generator& generator, const text::TextModel& model, ApiConfig config,
-                     MetricRegistry& registry, const Clock& clock)
+                     MetricRegistry& registry, const Clock& clock, text::GrammarCompiler* grammars)
     : generator_(generator),
       model_(model),
       config_(checked(std::move(config))),
       clock_(clock),
+      grammars_(grammars),
       limits_(request_limits(generator.limits(), config_)),
       prompt_text_(model, generator.limits().max_model_len, config_.parse_special),
       metrics_(registry, config_.served_names[0], generator.limits().max_model_len),
@@ -205,6 +206,7 @@ void OpenAiApi::generate(const std::shared_ptr<Call>& call, bool is_chat) {
 
 void OpenAiApi::prepare(const std::shared_ptr<Call>& call, bool is_chat) {
   ReplySetup setup;
+  setup.head.is_chat = is_chat;
   if (auto error = is_chat ? prepare_chat(*call, setup) : prepare_completion(*call, setup)) {
     refuse(*call, *error);
     return;
@@ -218,19 +220,49 @@ void OpenAiApi::prepare(const std::shared_ptr<Call>& call, bool is_chat) {
     }
     setup.max_tokens.push_back(std::get<uint32_t>(room));
   }
-  setup.endpoint = call->endpoint;
-  setup.request_id = call->request_id;
-  setup.tenant = call->tenant;
-  setup.trace = trace_of(call->request);
+  if (setup.options.grammar) return check_grammar(call, std::make_shared<ReplySetup>(std::move(setup)));
+  begin_reply(*call, std::move(setup));
+}
+
+// Before anything is sent. A grammar that is new takes some milliseconds, or a part of a second when it is made to.
+void OpenAiApi::check_grammar(const std::shared_ptr<Call>& call, std::shared_ptr<ReplySetup> setup) {
+  const std::string& param = setup->options.grammar_param;
+  if (grammars_ == nullptr) {
+    refuse(*call, invalid_request(param, "this server cannot hold answers to a form"));
+    return;
+  }
+  const auto check = [this, call, setup] {
+    const std::string& field = setup->options.grammar_param;
+    if (const Status status = grammars_->check(*setup->options.grammar); status) {
+      begin_reply(*call, std::move(*setup));
+    } else if (status.error().code == ErrorCode::kInvalidArgument) {
+      const std::string& why = status.error().message;
+      refuse(*call, invalid_request(field, field.empty() ? why : fmt::format("{}: {}", field, why)));
+    } else {
+      refuse(*call, api_error(status.error(), 1));
+    }
+  };
+  if (grammars_->is_known(*setup->options.grammar))
+    check();
+  else if (!worker_.try_post(check))
+    refuse(*call, api_error({ErrorCode::kUnavailable, "too many requests wait"}, 1));
+}
+
+void OpenAiApi::begin_reply(Call& call, ReplySetup setup) {
+  setup.endpoint = call.endpoint;
+  setup.request_id = call.request_id;
+  setup.tenant = call.tenant;
+  setup.trace = trace_of(call.request);
   const std::string& model = setup.options.model;
-  setup.head = {is_chat, (is_chat ? "chatcmpl-" : "cmpl-") + call->id, std::time(nullptr),
+  const bool is_chat = setup.head.is_chat;
+  setup.head = {is_chat, (is_chat ? "chatcmpl-" : "cmpl-") + call.id, std::time(nullptr),
                 model.empty() ? config_.served_names[0] : model, config_.system_fingerprint};
   setup.seed = setup.options.seed ? *setup.options.seed : next_seed();
-  setup.arrival_ns = call->arrival_ns;
-  setup.ticket = std::move(call->ticket);
-  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms};
-  auto reply = std::make_shared<Reply>(context, std::move(setup), call->writer);
-  call->writer->post([reply] { reply->start(); });
+  setup.arrival_ns = call.arrival_ns;
+  setup.ticket = std::move(call.ticket);
+  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms, grammars_};
+  auto reply = std::make_shared<Reply>(context, std::move(setup), call.writer);
+  call.writer->post([reply] { reply->start(); });
 }
 
 std::optional<ApiError> OpenAiApi::prepare_chat(const Call& call, ReplySetup& setup) const {

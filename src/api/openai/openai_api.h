@@ -1,8 +1,9 @@
 #pragma once
 // OpenAiApi: the OpenAI-compatible HTTP interface over one model's Generator.
 //
-// A request is read, checked and tokenized on the I/O thread (long ones on a thread of their own), then a Reply takes
-// over. Destroy in this order: HttpServer, the generator's sinks (that is, the engine), OpenAiApi.
+// A request is read, checked and tokenized on the I/O thread (long ones, and those whose grammar is new, on a thread of
+// their own), then a Reply takes over. Destroy in this order: HttpServer, the generator's sinks (that is, the engine),
+// OpenAiApi.
 
 #include <atomic>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "base/metrics.h"
 #include "net/http/router.h"
 #include "serve/engine/generator.h"
+#include "serve/text/grammar_compiler.h"
 #include "serve/text/text_model.h"
 
 namespace tandem::openai {
@@ -45,9 +47,9 @@ struct ApiConfig {
 
 class OpenAiApi {
  public:
-  // All references outlive the api.
+  // All references outlive the api. `grammars`: of the same model; null: requests that ask for a form are refused.
   OpenAiApi(engine::Generator& generator, const text::TextModel& model, ApiConfig config, MetricRegistry& registry,
-            const Clock& clock);
+            const Clock& clock, text::GrammarCompiler* grammars = nullptr);
 
   // The handler. Paths outside the API are answered 404.
   void handle(http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer);
@@ -65,6 +67,8 @@ class OpenAiApi {
   void prepare(const std::shared_ptr<Call>& call, bool is_chat);
   std::optional<ApiError> prepare_chat(const Call& call, ReplySetup& setup) const;
   std::optional<ApiError> prepare_completion(const Call& call, ReplySetup& setup) const;
+  void check_grammar(const std::shared_ptr<Call>& call, std::shared_ptr<ReplySetup> setup);
+  void begin_reply(Call& call, ReplySetup setup);
   void on_worker(const std::shared_ptr<Call>& call, std::function<void()> job);
   void tokenize(Call& call) const;
   void detokenize(Call& call) const;
@@ -81,6 +85,7 @@ class OpenAiApi {
   const text::TextModel& model_;
   const ApiConfig config_;
   const Clock& clock_;
+  text::GrammarCompiler* const grammars_;
   const RequestLimits limits_;
   const PromptText prompt_text_;
   mutable FrontMetrics metrics_;

@@ -79,6 +79,10 @@ sched::Request Reply::request_for(size_t prompt) const {
       return std::make_unique<text::TextStopRule>(tokenizer, shown, ids);
     };
   }
+  if (options.grammar) {
+    request.grammar = options.grammar;
+    request.make_token_mask = context_.grammars->masks_of(*options.grammar);
+  }
   return request;
 }
 

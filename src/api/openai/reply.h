@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "net/http/http_types.h"
 #include "serve/engine/generator.h"
+#include "serve/text/grammar_compiler.h"
 
 namespace tandem::openai {
 
@@ -25,6 +26,7 @@ struct ReplyContext {
   FrontMetrics& metrics;
   const Clock& clock;
   int64_t ping_interval_ms = 15'000;
+  text::GrammarCompiler* grammars = nullptr;  // needed only by requests that have a grammar
 };
 
 struct ReplyPrompt {

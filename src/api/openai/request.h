@@ -57,6 +57,7 @@ struct GenerationOptions {
   std::optional<bool> add_special_tokens;
   std::optional<uint64_t> truncate_prompt_tokens;  // keep the last ones
   std::optional<sched::Grammar> grammar;  // the answer has to fit it
+  std::string grammar_param;              // the field that asks for it, for errors; empty: none in particular
   int32_t priority = 0;
   double deadline_ms = 0;  // from arrival; 0: none
   std::string cache_salt;

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <map>
 
+#include "api/openai/structured_output.h"
+
 namespace tandem::openai {
 namespace {
 
@@ -13,10 +15,9 @@ constexpr size_t kMaxStopTokenIds = 1024;
 constexpr size_t kMaxLogitBias = 4096;
 
 // Fields that change the answer and that we do not do: ignoring them would give a wrong answer with status 200.
-constexpr std::string_view kRefusedFields[] = {
-    "structured_outputs", "guided_json",  "guided_regex",      "guided_choice",     "guided_grammar",  "grammar",
-    "json_schema",        "bad_words",    "logits_processors", "allowed_token_ids", "prompt_logprobs", "chat_template",
-    "functions",          "prompt_embeds"};
+constexpr std::string_view kRefusedFields[] = {"grammar",           "json_schema",       "bad_words",
+                                               "logits_processors", "allowed_token_ids", "prompt_logprobs",
+                                               "chat_template",     "functions",         "prompt_embeds"};
 // The same, where only `true` asks for something.
 constexpr std::string_view kRefusedFlags[] = {"use_beam_search", "continue_final_message"};
 
@@ -26,14 +27,6 @@ void refuse_what_we_do_not_do(FieldReader& fields) {
   }
   for (std::string_view name : kRefusedFlags) {
     if (fields.flag(name, false)) fields.fail(name, "is not supported");
-  }
-  const JsonValue* format = fields.get("response_format");
-  if (!format) return;
-  const JsonValue* type = format->find("type");
-  if (!format->if_object() || !type || !type->if_string()) {
-    fields.fail_kind("response_format", "an object with a string \"type\"", *format);
-  } else if (*type->if_string() != "text") {
-    fields.fail("response_format", fmt::format("type \"{}\" is not supported yet, only \"text\"", *type->if_string()));
   }
 }
 
@@ -153,6 +146,7 @@ GenerationOptions read_options(FieldReader& fields, const RequestLimits& limits,
   options.priority = static_cast<int32_t>(fields.integer("priority", 0, INT32_MIN, INT32_MAX));
   options.deadline_ms = fields.number("deadline_ms", 0, {0, 1e9, true});
   options.cache_salt = fields.text("cache_salt");
+  read_structured_output(fields, options);
   refuse_what_we_do_not_do(fields);
   return options;
 }

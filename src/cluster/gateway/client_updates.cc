@@ -14,6 +14,8 @@ std::optional<sched::Finish> finish_of(const handoff::TokenEntry& entry) {
       return sched::Finish{sched::FinishReason::kStop, entry.token, false};
     case handoff::Finish::kStopRule:
       return sched::Finish{sched::FinishReason::kStop, std::nullopt, true};
+    case handoff::Finish::kComplete:
+      return sched::Finish{sched::FinishReason::kStop, std::nullopt, false};
     case handoff::Finish::kLength:
       return sched::Finish{sched::FinishReason::kLength, std::nullopt, false};
   }

@@ -14,6 +14,20 @@ Status check_at_most(const char* name, uint64_t value, uint64_t most) {
                  " is allowed");
 }
 
+handoff::GrammarKind kind_of(const sched::Grammar& grammar) {
+  switch (grammar.kind) {
+    case sched::GrammarKind::kJsonSchema:
+      return handoff::GrammarKind::kJsonSchema;
+    case sched::GrammarKind::kRegex:
+      return handoff::GrammarKind::kRegex;
+    case sched::GrammarKind::kLark:
+      return handoff::GrammarKind::kLark;
+    case sched::GrammarKind::kChoice:
+      return handoff::GrammarKind::kChoice;
+  }
+  return handoff::GrammarKind::kNone;
+}
+
 }  // namespace
 
 Status check_request(const sched::Request& request, const engine::GeneratorLimits& limits) {
@@ -28,6 +42,9 @@ Status check_request(const sched::Request& request, const engine::GeneratorLimit
   }
   if (request.make_stop_rule && request.stop_strings.empty()) {
     return invalid("a stop rule without its texts cannot go to another process");
+  }
+  if (request.make_token_mask && !request.grammar) {
+    return invalid("a mask without its grammar cannot go to another process");
   }
   TRY(check_at_most("n", request.num_choices, limits.max_choices));
   const int32_t num_logprobs = std::max(request.sampling.num_logprobs, 0);
@@ -46,6 +63,10 @@ handoff::RequestState state_of(sched::Request request, const std::string& model,
   state.stop_token_ids = std::move(request.stop_token_ids);
   state.stop_strings = std::move(request.stop_strings);
   state.shows_special = request.shows_special;
+  if (request.grammar) {
+    state.grammar_kind = kind_of(*request.grammar);
+    state.grammar_source = std::move(request.grammar->source);
+  }
   state.cache_salt = std::move(request.cache_salt);
   state.choices.resize(request.num_choices);
   return state;

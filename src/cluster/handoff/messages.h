@@ -17,8 +17,10 @@
 namespace tandem::handoff {
 
 enum class Role : uint8_t { kPrefill, kDecode, kMixed };
-// kStop: by the token itself, an end token or a stop id; kStopRule: by a stop string that it completes.
-enum class Finish : uint8_t { kNone, kStop, kLength, kStopRule };
+// kStop: by the token itself, an end token or a stop id; kStopRule: by a stop string that it completes; kComplete: the
+// grammar lets nothing follow the token, which belongs to the answer.
+enum class Finish : uint8_t { kNone, kStop, kLength, kStopRule, kComplete };
+enum class GrammarKind : uint8_t { kNone, kJsonSchema, kRegex, kLark, kChoice };
 // Parts of a request's way that a node measures, on its own clock. kUnknown: of a newer peer.
 enum class Part : uint8_t {
   kUnknown,
@@ -66,6 +68,8 @@ struct RequestState {
   std::vector<std::string> stop_strings;
   bool shows_special = false;  // special tokens give text, which can complete a stop string
   std::string grammar_source, cache_salt;
+  GrammarKind grammar_kind =
+      GrammarKind::kNone;  // of grammar_source; what the tokens so far have made of it is derived
   std::vector<ChoiceState> choices;
 };
 HandoffShape shape_of(const RequestState& state, uint32_t block_size, uint32_t num_layer_groups);
@@ -100,8 +104,11 @@ struct Beat {
   bool is_busy = false;  // has something of this session's, and beats as fast as that asks for
 };
 
+// What a process knows: 1: all that is not named here; 2: grammars. A node of proto 1 would answer without the grammar.
+constexpr uint32_t kProtoGrammars = 2;
+
 struct Hello {
-  uint32_t proto = 1;
+  uint32_t proto = kProtoGrammars;
   NodeRef from;
   SessionId session;
   Fingerprint fingerprint;

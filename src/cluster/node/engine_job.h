@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +11,8 @@
 
 #include "cluster/role/node_actions.h"
 #include "serve/sched/end_rule.h"
+#include "serve/sched/grammar.h"
+#include "serve/sched/token_mask.h"
 
 namespace tandem::node {
 
@@ -21,7 +24,9 @@ struct EngineChoice {
   SamplingParams sampling;            // of this choice; `banned` as the next token needs it
   bool is_finished = false;
   std::unique_ptr<sched::StopRule> stop_rule;  // has seen every emitted token
+  std::unique_ptr<sched::TokenMask> mask;      // null: no grammar; has taken in every emitted token
 
+  bool is_mask_ready() const { return mask == nullptr || mask->is_ready(); }
   uint32_t num_emitted() const { return static_cast<uint32_t>(tokens.size()) - num_prompt; }
 };
 
@@ -51,13 +56,28 @@ struct DecodeJob {
   std::vector<EngineChoice> choices;
 };
 
+// Makes a mask for each choice of one request.
+using ChoiceMasks = std::function<std::unique_ptr<sched::TokenMask>()>;
+// For a request that has a grammar.
+using MaskMaker = std::function<ChoiceMasks(const sched::Grammar& grammar)>;
+
+// The masks of its choices; empty: it has no grammar. Where nobody makes masks, they fail: to answer without the
+// grammar would be worse.
+ChoiceMasks masks_of(const handoff::RequestState& state, const MaskMaker& make_masks);
+
 sched::EndRule end_rule_of(const handoff::RequestState& state, const std::vector<TokenId>& eos_ids);
+
+// What a choice's tokens are held against.
+struct ChoiceRules {
+  std::unique_ptr<sched::StopRule> stop;
+  std::unique_ptr<sched::TokenMask> mask;
+};
 
 // One choice, ready for the token after those that `state` has.
 EngineChoice make_choice(const handoff::RequestState& state, const role::KvTables& tables, uint32_t choice,
-                         const sched::EndRule& end, std::unique_ptr<sched::StopRule> stop_rule);
+                         const sched::EndRule& end, ChoiceRules rules);
 
-// Takes the token in: the choice may be finished by it.
+// Takes the token in, which the choice's mask has: the choice may be finished by it.
 handoff::Finish accept_token(EngineChoice& choice, const sched::EndRule& end, TokenId token);
 
 // Numbers of the shape's blocks that were not reported and are computed once choice c has `num_computed[c]` positions.

@@ -199,6 +199,7 @@ class Gateway final : public handoff::Placement {
   // What the router says, when it has something to say.
   std::optional<std::optional<handoff::Placed>> route(const handoff::PlacementQuery& query) const;
   bool may_serve(const NodeLink& link) const;
+  bool knows_all_of(const NodeLink& link, const handoff::RequestId& request) const;
 
   GatewayConfig config_;
   std::map<std::string, NodeLink> links_;

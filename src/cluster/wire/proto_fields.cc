@@ -29,6 +29,8 @@ Finish take_finish(pb::Finish from) {
       return Finish::kLength;
     case pb::FINISH_STOP_RULE:
       return Finish::kStopRule;
+    case pb::FINISH_COMPLETE:
+      return Finish::kComplete;
     default:
       return Finish::kStop;
   }
@@ -44,6 +46,8 @@ pb::Finish put_finish(Finish from) {
       return pb::FINISH_LENGTH;
     case Finish::kStopRule:
       return pb::FINISH_STOP_RULE;
+    case Finish::kComplete:
+      return pb::FINISH_COMPLETE;
   }
   return pb::FINISH_STOP;
 }
@@ -229,6 +233,7 @@ void put(const handoff::RequestState& from, pb::RequestState& to) {
   for (const std::string& stop : from.stop_strings) to.add_stop_strings(stop);
   to.set_shows_special(from.shows_special);
   to.set_grammar_source(from.grammar_source);
+  to.set_grammar_kind(static_cast<pb::GrammarKind>(from.grammar_kind));
   to.set_cache_salt(from.cache_salt);
   for (const ChoiceState& choice : from.choices) {
     pb::ChoiceState& entry = *to.add_choices();
@@ -240,6 +245,8 @@ Status take(const pb::RequestState& from, handoff::RequestState& to) {
   TRY(check_range("version", from.version(), 1, 1));
   TRY(take_tokens("prompt", from.prompt(), to.prompt));
   TAKE(from, to, sampling);
+  // Not to be ignored: the answer would not be what was asked for.
+  TRY(check_range("grammar_kind", static_cast<uint64_t>(from.grammar_kind()), pb::GRAMMAR_NONE, pb::GRAMMAR_CHOICE));
   TRY(take_tokens("stop_token_ids", from.stop_token_ids(), to.stop_token_ids));
   TRY(check_size("choices", static_cast<size_t>(from.choices_size()), kMaxChoices));
   for (const pb::ChoiceState& entry : from.choices()) {
@@ -256,6 +263,7 @@ Status take(const pb::RequestState& from, handoff::RequestState& to) {
   to.stop_strings.assign(from.stop_strings().begin(), from.stop_strings().end());
   to.shows_special = from.shows_special();
   to.grammar_source = from.grammar_source();
+  to.grammar_kind = static_cast<handoff::GrammarKind>(from.grammar_kind());
   to.cache_salt = from.cache_salt();
   return Done{};
 }

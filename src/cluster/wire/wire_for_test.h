@@ -40,7 +40,9 @@ constexpr uint32_t kNumValues = 0;
 template <>
 constexpr uint32_t kNumValues<handoff::Role> = 3;
 template <>
-constexpr uint32_t kNumValues<handoff::Finish> = 4;
+constexpr uint32_t kNumValues<handoff::Finish> = 5;
+template <>
+constexpr uint32_t kNumValues<handoff::GrammarKind> = 5;
 template <>
 constexpr uint32_t kNumValues<handoff::ReserveRefusal> = 4;
 template <>

@@ -1,5 +1,6 @@
 #include "compute/sampling/penalties.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -44,10 +45,22 @@ void apply_history(const SamplingParams& params, const TokenHistory& history, Sc
   }
 }
 
+// A word at a time: most words of a mask are all ones or all zeros.
+void apply_mask(std::span<const uint32_t> allowed, std::vector<float>& values) {
+  for (size_t first = 0; first < values.size(); first += 32) {
+    const uint32_t word = first / 32 < allowed.size() ? allowed[first / 32] : 0;
+    if (word == UINT32_MAX) continue;
+    const size_t end = std::min(first + 32, values.size());
+    for (size_t i = first; i < end; ++i) {
+      if ((word >> (i - first) & 1) == 0) values[i] = -INFINITY;
+    }
+  }
+}
+
 }  // namespace
 
-bool leaves_logits(const SamplingParams& params) {
-  return params.logit_bias.empty() && params.banned.empty() && !has_penalty(params);
+bool leaves_logits(const SamplingParams& params, const TokenHistory& history) {
+  return params.logit_bias.empty() && params.banned.empty() && history.allowed.empty() && !has_penalty(params);
 }
 
 Status apply_penalties(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,
@@ -68,6 +81,7 @@ Status apply_penalties(std::span<const float> logits, const SamplingParams& para
     }
     scratch.values[token] = -INFINITY;
   }
+  if (!history.allowed.empty()) apply_mask(history.allowed, scratch.values);
   return Done{};
 }
 

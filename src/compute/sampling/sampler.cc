@@ -22,11 +22,15 @@ struct Row {
 Result<Row> changed_row(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,
                         Scratch& scratch) {
   TRY_ASSIGN(const float max, checked_max(logits));
-  if (leaves_logits(params)) return Row{logits, max};
+  if (leaves_logits(params, history)) return Row{logits, max};
   TRY(apply_penalties(logits, params, history, scratch));
   auto changed_max = checked_max(scratch.values);
-  if (!changed_max) return std::move(changed_max).error().during("after penalties and bans");
-  return Row{scratch.values, *changed_max};
+  if (changed_max) return Row{scratch.values, *changed_max};
+  const auto is_out = [](float value) { return value == -INFINITY; };
+  if (!history.allowed.empty() && std::ranges::all_of(scratch.values, is_out)) {
+    return Error{ErrorCode::kInvalidArgument, "the grammar and the request's bans leave no token to choose"};
+  }
+  return std::move(changed_max).error().during("after penalties and bans");
 }
 
 TokenId first_of(const Row& row) {

@@ -55,6 +55,9 @@ Status Engine::check(const sched::Request& request) const {
     return Error{ErrorCode::kInvalidArgument, "n is " + std::to_string(request.num_choices) + ", at most " +
                                                   std::to_string(config_.max_choices) + " is allowed"};
   }
+  if (request.grammar && !request.make_token_mask) {
+    return Error{ErrorCode::kInvalidArgument, "a grammar without its masks would not be kept to"};
+  }
   const int32_t num_logprobs = std::max(request.sampling.num_logprobs, request.prompt_logprobs);
   if (num_logprobs > 0 && static_cast<uint32_t>(num_logprobs) > config_.max_logprobs) {
     return Error{ErrorCode::kInvalidArgument, std::to_string(num_logprobs) + " logprobs are asked for, at most " +

@@ -116,6 +116,10 @@ Status ModelRunner::run_body(Step& step, const sched::Batch& batch, sched::StepO
   bindings.sequences = step.sequences.data();
   bindings.row_faults = step.row_faults.data();
   TRY(launch_body(bindings, observer));
+  // While a device that computes by itself is at it. A mask keeps what it says, an error too, until choose().
+  for (const sched::BatchItem& item : batch.items) {
+    if (item.samples && item.mask != nullptr) static_cast<void>(item.mask->allowed());
+  }
   return stream_->synchronize();
 }
 
@@ -187,8 +191,16 @@ void ModelRunner::choose(Step& step, const sched::BatchItem& item, const OutputR
     outcome.prompt_logprobs.push_back(to_sched(std::move(scored).value()));
   }
   if (!row.is_sampled) return;
-  const sampling::TokenHistory history{item.tokens.first(item.num_prompt_tokens),
-                                       item.tokens.subspan(item.num_prompt_tokens)};
+  sampling::TokenHistory history{item.tokens.first(item.num_prompt_tokens),
+                                 item.tokens.subspan(item.num_prompt_tokens)};
+  if (item.mask != nullptr) {
+    auto allowed = item.mask->allowed();
+    if (!allowed) {
+      outcome.error = std::move(allowed).error();
+      return;
+    }
+    history.allowed = *allowed;
+  }
   auto sampled = sampling::sample(logits, *item.sampling, history, row.position + 1, step.scratch);
   if (!sampled) {
     outcome.error = std::move(sampled).error();

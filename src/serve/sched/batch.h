@@ -10,6 +10,7 @@
 #include "base/sampling_params.h"
 #include "serve/kv/block_id.h"
 #include "serve/sched/request.h"
+#include "serve/sched/token_mask.h"
 
 namespace tandem::sched {
 
@@ -25,6 +26,7 @@ struct BatchItem {
   std::span<const kv::BlockId> blocks;  // the block table; covers position begin + count - 1
   bool samples = false;  // choose the next token from the last row's logits (begin + count == tokens.size())
   const SamplingParams* sampling = nullptr;
+  TokenMask* mask = nullptr;     // of an item that samples: only what it allows may come. An error of it is the item's
   int32_t prompt_logprobs = -1;  // k >= 0: for each computed p with p + 1 < num_prompt_tokens, that of tokens[p + 1]
 };
 

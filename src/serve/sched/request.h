@@ -13,6 +13,7 @@
 #include "base/trace_context.h"
 #include "serve/sched/grammar.h"
 #include "serve/sched/stop_rule.h"
+#include "serve/sched/token_mask.h"
 
 namespace tandem::sched {
 
@@ -37,6 +38,8 @@ struct Request {
   // What the rule goes by, for a generator that samples in another process and makes the rule there.
   std::vector<std::string> stop_strings;
   std::optional<Grammar> grammar;  // what every choice has to fit
+  // One mask per choice, for a generator that samples in this process; never empty there with a grammar.
+  std::function<std::unique_ptr<TokenMask>()> make_token_mask;
   bool shows_special = false;    // special tokens give text, which can complete a stop string
 };
 

@@ -37,6 +37,7 @@ std::unique_ptr<Sequence> Scheduler::make_sequence(RequestState& state, uint32_t
   sequence->sampling = state.request.sampling;
   sequence->sampling.choice = choice;
   if (state.request.make_stop_rule) sequence->stop_rule = state.request.make_stop_rule();
+  if (state.request.make_token_mask) sequence->mask = state.request.make_token_mask();
   if (choice == 0) {
     sequence->tokens = state.request.prompt;
   } else {
@@ -62,8 +63,8 @@ void Scheduler::add(RequestId id, Request request, int64_t now_ns) {
   state->arrival_index = next_arrival_index_++;
   state->arrival_ns = now_ns;
   const Request& added = state->request;
-  state->end = {sorted_stop_ids(added.stop_token_ids, config_.eos_ids, added.ignore_eos), added.sampling.banned,
-                added.min_tokens, admission_.max_output(added)};
+  state->end = {sorted_stop_ids(added.stop_token_ids, config_.eos_ids, added.ignore_eos && !added.make_token_mask),
+                added.sampling.banned, added.min_tokens, admission_.max_output(added)};
   state->num_open = state->request.num_choices;
   if (state->request.deadline_ns != 0) deadlines_.emplace(state->request.deadline_ns, id);
   line_.enter(state->request.tenant);

@@ -147,6 +147,7 @@ class Scheduler {
 
   // scheduler_commit.cc
   struct Commit;
+  void commit_masks(StepOutcome& outcome) const;
   void apply_item(const Planned& planned, ItemOutcome& outcome, Commit& commit);
   void accept_token(Sequence& sequence, ItemOutcome& outcome, Commit& commit);
   std::optional<Finish> finish_of(Sequence& sequence, TokenId token);

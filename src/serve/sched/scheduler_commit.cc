@@ -41,6 +41,7 @@ CommitResult Scheduler::commit(StepReport report) {
   ++counts_.num_steps;
   if (report.seconds > 0) cost_.observe(shape_, report.seconds);
 
+  commit_masks(report.outcome);
   // Errors first: a request that fails gets no token of this step.
   for (size_t i = 0; i < planned_.size(); ++i) {
     RequestState& state = *planned_[i].sequence->request;
@@ -66,6 +67,17 @@ CommitResult Scheduler::commit(StepReport report) {
     commit.result.updates.push_back(std::move(update));
   }
   return std::move(commit.result);
+}
+
+// A grammar may fail at the very token that its own mask let through.
+void Scheduler::commit_masks(StepOutcome& outcome) const {
+  for (size_t i = 0; i < planned_.size(); ++i) {
+    Sequence& sequence = *planned_[i].sequence;
+    ItemOutcome& item = outcome.items[i];
+    if (!planned_[i].samples || sequence.mask == nullptr || item.error) continue;
+    Status committed = sequence.mask->commit(item.token);
+    if (!committed) item.error = std::move(committed).error();
+  }
 }
 
 void Scheduler::apply_item(const Planned& planned, ItemOutcome& outcome, Commit& commit) {
@@ -131,7 +143,7 @@ void Scheduler::accept_token(Sequence& sequence, ItemOutcome& outcome, Commit& c
 std::optional<Finish> Scheduler::finish_of(Sequence& sequence, TokenId token) {
   const RequestState& state = *sequence.request;
   const auto num_output = static_cast<uint32_t>(sequence.tokens.size() - state.request.prompt.size());
-  return state.end.finish_of(token, num_output, sequence.stop_rule.get());
+  return state.end.finish_of(token, num_output, sequence.stop_rule.get(), sequence.mask.get());
 }
 
 // Full blocks become findable now that the step which filled them has run.

@@ -301,6 +301,7 @@ Batch Scheduler::build_batch() const {
     item.blocks = sequence.progress.table.blocks();
     item.samples = planned.samples;
     item.sampling = &sequence.sampling;
+    if (planned.samples) item.mask = sequence.mask.get();
     if (sequence.choice == 0 && !state.has_prompt) item.prompt_logprobs = state.request.prompt_logprobs;
     batch.num_tokens += planned.count;
   }

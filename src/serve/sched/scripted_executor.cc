@@ -114,13 +114,22 @@ Status ScriptedExecutor::compute(const BatchItem& item, ItemOutcome& outcome) {
     }
   }
   if (!item.samples) return Done{};
-  outcome.token = choose(item, hash);
+  auto chosen = choose(item, hash);
+  if (!chosen) {
+    outcome.error = std::move(chosen).error();
+    return Done{};
+  }
+  outcome.token = *chosen;
   const int32_t num_logprobs = item.sampling->num_logprobs;
   if (num_logprobs >= 0) outcome.logprob = logprob_of(hash, outcome.token, num_logprobs);
   return Done{};
 }
 
-TokenId ScriptedExecutor::choose(const BatchItem& item, uint64_t prefix_hash) const {
+Result<TokenId> ScriptedExecutor::choose(const BatchItem& item, uint64_t prefix_hash) const {
+  std::span<const uint32_t> mask;
+  if (item.mask != nullptr) {
+    TRY_ASSIGN(mask, item.mask->allowed());
+  }
   if (next_token_) return next_token_(item);
   const auto prompt = item.tokens.first(item.num_prompt_tokens);
   if (!scripts_.empty()) {
@@ -131,11 +140,13 @@ TokenId ScriptedExecutor::choose(const BatchItem& item, uint64_t prefix_hash) co
   }
   const auto range = static_cast<uint64_t>(config_.vocab_size - static_cast<uint32_t>(config_.first_token));
   const uint64_t key = mix(mix(prefix_hash, item.sampling->seed), item.sampling->choice);
-  // The first that is not banned, from a place that the prefix decides.
+  // The first that is allowed and not banned, from a place that the prefix decides.
   for (uint64_t i = 0; i < range; ++i) {
     const TokenId token = config_.first_token + static_cast<TokenId>((key + i) % range);
+    if (item.mask != nullptr && !is_allowed(mask, token)) continue;
     if (std::ranges::find(item.sampling->banned, token) == item.sampling->banned.end()) return token;
   }
+  if (item.mask != nullptr) return Error{ErrorCode::kInvalidArgument, "the grammar and the bans leave no token"};
   return config_.first_token;
 }
 
