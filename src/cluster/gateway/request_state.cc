@@ -26,6 +26,9 @@ Status check_request(const sched::Request& request, const engine::GeneratorLimit
     return invalid("log-probabilities of the prompt (prompt_logprobs, or echo with logprobs or without output) are not"
                    " to be had from a cluster: ask a server of one process");
   }
+  if (request.pooling != sched::Pooling::kNone) {
+    return invalid("embeddings are not to be had from a cluster: ask a server of one process");
+  }
   if (request.make_stop_rule && request.stop_strings.empty()) {
     return invalid("a stop rule without its texts cannot go to another process");
   }

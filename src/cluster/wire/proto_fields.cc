@@ -1,5 +1,6 @@
 #include "cluster/wire/proto_fields.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "cluster/wire/wire_limits.h"
@@ -188,6 +189,10 @@ void put(const SamplingParams& from, pb::Sampling& to) {
   to.set_choice(from.choice);
   to.set_num_logprobs(from.num_logprobs);
   to.mutable_banned()->Add(from.banned.begin(), from.banned.end());
+  to.mutable_allowed()->Add(from.allowed.begin(), from.allowed.end());
+  for (const std::vector<TokenId>& word : from.bad_words) {
+    to.add_bad_words()->mutable_tokens()->Add(word.begin(), word.end());
+  }
 }
 Status take(const pb::Sampling& from, SamplingParams& to) {
   TRY(check_finite("temperature", from.temperature()));
@@ -202,6 +207,12 @@ Status take(const pb::Sampling& from, SamplingParams& to) {
     to.logit_bias.emplace_back(entry.token(), entry.bias());
   }
   TRY(take_tokens("banned", from.banned(), to.banned));
+  TRY(take_tokens("allowed", from.allowed(), to.allowed));
+  if (!std::ranges::is_sorted(to.allowed)) return bad_field("allowed", "is not in rising order");
+  for (const pb::BadWord& word : from.bad_words()) {
+    if (word.tokens().empty()) return bad_field("bad_words", "holds an empty word");
+    TRY(take_tokens("bad_words", word.tokens(), to.bad_words.emplace_back()));
+  }
   if (from.num_logprobs() < -1) return bad_field("num_logprobs", "is below -1");
   to.temperature = from.temperature();
   to.top_k = from.top_k();

@@ -26,6 +26,8 @@ struct BatchItem {
   bool samples = false;  // choose the next token from the last row's logits (begin + count == tokens.size())
   const SamplingParams* sampling = nullptr;
   int32_t prompt_logprobs = -1;  // k >= 0: for each computed p with p + 1 < num_prompt_tokens, that of tokens[p + 1]
+  Pooling pooling = Pooling::kNone;
+  std::span<const double> pooled;  // kMean: the sum over the positions before begin; empty when there are none
 };
 
 struct BlockCopy {
@@ -45,6 +47,9 @@ struct ItemOutcome {
   TokenId token = -1;                         // when the item samples
   std::optional<TokenLogprob> logprob;        // when sampling->num_logprobs >= 0
   std::vector<TokenLogprob> prompt_logprobs;  // in rising position
+  // kMean: the item's `pooled` and the hidden states computed now, added one after the other, so that chunks change no
+  // bit. kLast: that of the prompt's last position, when it was computed.
+  std::vector<double> pooled;
 };
 
 struct StepOutcome {
