@@ -44,6 +44,8 @@ constexpr uint32_t kNumValues<handoff::Finish> = 4;
 template <>
 constexpr uint32_t kNumValues<handoff::ReserveRefusal> = 4;
 template <>
+constexpr uint32_t kNumValues<handoff::Pooling> = 3;
+template <>
 constexpr uint32_t kNumValues<ErrorCode> = 8;
 template <>
 constexpr uint32_t kNumValues<handoff::Part> = 8;

@@ -30,6 +30,15 @@ struct BatchItem {
   std::span<const double> pooled;  // kMean: the sum over the positions before begin; empty when there are none
 };
 
+// What the whole prompt's `pooled` is as an embedding; empty for kNone.
+inline std::vector<float> embedding_of(Pooling pooling, size_t num_prompt, std::span<const double> pooled) {
+  std::vector<float> embedding;
+  if (pooling == Pooling::kNone) return embedding;
+  const double divisor = pooling == Pooling::kMean ? static_cast<double>(num_prompt) : 1;
+  for (const double value : pooled) embedding.push_back(static_cast<float>(value / divisor));
+  return embedding;
+}
+
 struct BlockCopy {
   kv::BlockId from;
   kv::BlockId to;

@@ -8,19 +8,6 @@
 
 namespace tandem::sched {
 
-namespace {
-
-std::vector<float> embedding_of(const RequestState& state) {
-  const bool is_mean = state.request.pooling == Pooling::kMean;
-  const double divisor = is_mean ? static_cast<double>(state.request.prompt.size()) : 1;
-  std::vector<float> embedding;
-  embedding.reserve(state.pooled.size());
-  for (const double value : state.pooled) embedding.push_back(static_cast<float>(value / divisor));
-  return embedding;
-}
-
-}  // namespace
-
 // The commit under way.
 struct Scheduler::Commit {
   CommitResult result;
@@ -108,7 +95,9 @@ void Scheduler::complete_prompt(Sequence& sequence, Commit& commit) {
   RequestState& state = *sequence.request;
   state.has_prompt = true;
   if (state.request.prompt_logprobs >= 0) commit.update_of(state).prompt_logprobs = std::move(state.prompt_logprobs);
-  if (state.request.pooling != Pooling::kNone) commit.update_of(state).embedding = embedding_of(state);
+  if (state.request.pooling != Pooling::kNone) {
+    commit.update_of(state).embedding = embedding_of(state.request.pooling, state.request.prompt.size(), state.pooled);
+  }
   if (state.end.max_tokens == 0) {
     publish_blocks(sequence);
     for (const auto& choice : state.choices) {
