@@ -107,7 +107,7 @@ void Reply::start() {
       return;
     }
     requests_.push_back(*submitted);
-    context_.metrics.observe_start(setup_.prompts[i].ids.size(), setup_.options.num_choices, setup_.max_tokens[i]);
+    context_.metrics.observe_start(setup_.prompts[i].ids.size(), setup_.options.num_shown, setup_.max_tokens[i]);
   }
   is_started_ = true;
   if (setup_.options.is_stream) {
