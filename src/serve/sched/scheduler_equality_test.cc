@@ -210,7 +210,7 @@ TEST_CASE("embeddings are the same alone, together, in chunks, cached and preemp
       std::vector<RequestId> ids;
       for (const Request& request : pooled_requests()) ids.push_back(rig.add(request));
       for (int i = 0; rig.step(); ++i) {
-        if (i % 2 == 1) rig.scheduler.preempt_one();
+        if (i % 2 == 1 && i < 20) rig.scheduler.preempt_one();
         REQUIRE(i < 10000);
       }
       for (size_t i = 0; i < ids.size(); ++i) CHECK(rig.answer(ids[i]).embedding == alone[i]);
