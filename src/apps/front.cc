@@ -19,6 +19,8 @@ openai::ApiConfig api_config(const OptionValues& values, const FrontModel& model
   }
   config.max_logprobs = static_cast<uint32_t>(values.integer("max-logprobs"));
   config.parse_special = values.is_on("parse-special");
+  config.ping_interval_ms = static_cast<int64_t>(values.number("ping-interval") * 1e3);
+  if (values.find("pooling") != nullptr && values.text("pooling") == "mean") config.pooling = sched::Pooling::kMean;
   if (values.has("seed")) config.seed = static_cast<uint64_t>(values.integer("seed"));
   return config;
 }

@@ -8,6 +8,7 @@
 #include "api/openai/serving_gate.h"
 #include "apps/cluster_access.h"
 #include "apps/cluster_facts.h"
+#include "apps/effective_settings.h"
 #include "apps/front.h"
 #include "apps/signal_watcher.h"
 #include "apps/span_output.h"
@@ -119,10 +120,15 @@ Result<int> run_gateway(const cli::Invocation& invocation) {
              }));
   TRY_ASSIGN(front.model, load_text(invocation.positionals[0], values));
   const ClusterFacts facts = wait_for_facts(*registry, signals);
-  const openai::ApiConfig config =
+  openai::ApiConfig config =
       api_config(values, {invocation.positionals[0], front.model.sampling, facts.fingerprint});
   gateway::GatewayProcessConfig process =
       gateway_config(values, front.model.config, facts, config.served_names[0], front.spans);
+  EffectiveLimits limits;
+  limits.max_model_len = process.limits.max_model_len;
+  limits.max_queue_length = process.max_queue_length;
+  limits.log();
+  config.settings = settings_json(values, limits);
   process.rpc.tls = std::move(tls);
   TRY_ASSIGN(front.gateway,
              gateway::GatewayProcess::start(std::move(process), *registry, front.clock, front.metrics));

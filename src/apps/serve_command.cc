@@ -1,5 +1,6 @@
 #include "api/openai/openai_api.h"
 #include "api/openai/serving_gate.h"
+#include "apps/effective_settings.h"
 #include "apps/front.h"
 #include "apps/signal_watcher.h"
 #include "apps/subcommands.h"
@@ -42,11 +43,14 @@ Result<int> run_serve(const cli::Invocation& invocation) {
                gate(std::move(request), std::move(writer));
              }));
   TRY_ASSIGN(serving.model, load_model(model, values));
-  const openai::ApiConfig config = api_config(
+  openai::ApiConfig config = api_config(
       values, {model, serving.model.sampling, serving.model.runner->fingerprint()});
-  serving.engine = std::make_unique<engine::Engine>(
-      engine_config(values, *serving.model.runner, config.served_names[0]), *serving.model.runner, serving.clock,
-      serving.registry);
+  const engine::EngineConfig engine = engine_config(values, *serving.model.runner, config.served_names[0]);
+  const EffectiveLimits limits = effective_limits(engine.sched);
+  limits.log();
+  config.settings = settings_json(values, limits);
+  serving.engine =
+      std::make_unique<engine::Engine>(engine, *serving.model.runner, serving.clock, serving.registry);
   serving.engine->start();
   serving.grammars = std::make_unique<text::GrammarCompiler>(
       serving.model.text->tokenizer, grammar_config(serving.model.runner->config()), serving.registry);

@@ -116,6 +116,35 @@ def test_completions():
     check(streamed == both.choices[0].text, "a completion streams its text")
 
 
+def test_best_and_scores():
+    fields = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 8, "temperature": 1, "seed": 3, "logprobs": 0}
+    means = [sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs)
+             for choice in client.completions.create(n=4, **fields).choices]
+    best = client.completions.create(n=2, best_of=4, **fields)
+    shown = [sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs) for choice in best.choices]
+    check(shown == sorted(means, reverse=True)[:2], "best_of shows the likeliest of the same choices")
+    scored = client.completions.create(model=MODEL, prompt="The sky is blue", max_tokens=1,
+                                       extra_body={"prompt_logprobs": 1})
+    scores = scored.choices[0].prompt_logprobs
+    check(scores[0] is None and len(scores) == scored.usage.prompt_tokens, "one score a prompt token, but the first")
+    check(all(entry["logprob"] <= 0 for score in scores[1:] for entry in score.values()), "scores are logprobs")
+
+
+def test_embeddings():
+    texts = ["The sky is blue", "Once upon a time there was"]
+    for pooling in ("last", "mean"):
+        def embed(text, **fields):
+            return client.embeddings.create(model=MODEL, input=text, extra_body={"pooling": pooling}, **fields)
+
+        both = embed(texts)  # the client asks for base64 and decodes it
+        for index, text in enumerate(texts):
+            check(both.data[index].embedding == embed(text).data[0].embedding, "a list's are those of single inputs")
+            numbers = embed(text, encoding_format="float").data[0].embedding
+            close = all(abs(a - b) < 1e-6 for a, b in zip(numbers, both.data[index].embedding, strict=True))
+            check(close, "numbers and base64 are the same")
+            check(abs(sum(value * value for value in numbers) - 1) < 1e-4, "an embedding has length 1")
+
+
 def test_streamed_tokens():
     """The token ids of mixed requests, streamed all at once, are those of the same requests whole and one at a time."""
     def request(index):
@@ -213,6 +242,8 @@ test_choices()
 test_stop(answer)
 test_logprobs(answer)
 test_completions()
+test_best_and_scores()
+test_embeddings()
 test_streamed_tokens()
 test_errors()
 test_structured_outputs()

@@ -64,6 +64,120 @@ TEST_CASE("API-10 over the engine: a prompt is scored without an answer, in chun
   }
 }
 
+// A front that takes a prompt in one step, and one that takes it in many beside others.
+struct WholeAndChunked {
+  static engine::EngineConfig with_budget(uint32_t tokens) {
+    engine::EngineConfig config = small_config();
+    config.sched.max_num_batched_tokens = tokens;
+    return config;
+  }
+  EngineServer whole{with_budget(1024)}, chunked{with_budget(16)};
+};
+
+// Faults tried: the chunks' logprobs replaced each other; a prompt that is scored was taken from the prefix cache.
+TEST_CASE("API-10, SCH-04 over the engine: a prompt's logprobs are the same whole, streamed, in chunks and cached") {
+  WholeAndChunked servers;
+  std::vector<RawClient> others;  // take a part of each step's budget
+  const std::string body = R"({"ignore_eos":true,"stream":true,"max_tokens":900,"n":4,"prompt":"zz"})";
+  others.emplace_back(servers.chunked.server->port());
+  others.back().send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+                     "\r\n\r\n" + body);
+  others.back().read_until("data: ");
+  for (const char* more : {R"("max_tokens":0)", R"("max_tokens":3,"seed":5)"}) {
+    const std::string fields =
+        "\"prompt\":\"" + std::string(100, 'q') + "rst" + R"(","echo":true,"logprobs":2,)" + more;
+    const JsonValue expected = json_of(servers.whole.complete(fields).body);
+    CHECK(at(expected, "choices.0.logprobs.token_logprobs").if_array()->size() ==
+          103 + static_cast<size_t>(int_at(expected, "usage.completion_tokens")));
+    for (int round = 0; round < 2; ++round) {  // the second finds the prompt in the cache
+      for (EngineServer* server : {&servers.whole, &servers.chunked}) {
+        const JsonValue got = json_of(server->complete(fields).body);
+        CHECK(json_at(got, "choices") == json_at(expected, "choices"));
+        CHECK(int_at(got, "usage.prompt_tokens_details.cached_tokens") == 0);
+        const auto events = events_of(server->complete(fields + ",\"stream\":true").body);
+        const Streamed streamed = streamed_choice(events, 0);
+        CHECK(streamed.text == text_at(expected, "choices.0.text"));
+        // The prompt's scores come at once, in the first event: none of them before it is whole.
+        CHECK(at(events[0], "choices.0.logprobs.tokens").if_array()->size() == 103);
+        std::string scores;
+        for (const JsonValue& piece : streamed.logprobs) {
+          const std::string list = json_at(piece, "token_logprobs");
+          scores += (scores.empty() ? "" : ",") + list.substr(1, list.size() - 2);
+        }
+        CHECK("[" + scores + "]" == json_at(expected, "choices.0.logprobs.token_logprobs"));
+      }
+    }
+  }
+}
+
+TEST_CASE("over the engine embeddings are the same alone, together, in chunks and when the prompt is cached") {
+  WholeAndChunked servers;
+  const auto embed = [](const EngineServer& server, const std::string& input, const char* pooling) {
+    const RawAnswer answer = testing::fetch(server.server->port(), "POST", "/v1/embeddings",
+                                            R"({"pooling":")" + std::string(pooling) + R"(","input":)" + input + "}");
+    CHECK_MESSAGE(answer.status == 200, answer.body);
+    return json_of(answer.body);
+  };
+  for (const char* pooling : {"last", "mean"}) {
+    std::string list;
+    std::vector<std::string> alone;
+    for (size_t length : {1, 40, 130, 131}) {
+      const std::string input = "\"" + std::string(length, 'e') + "\"";
+      alone.push_back(json_at(embed(servers.whole, input, pooling), "data.0.embedding"));
+      list += (list.empty() ? "" : ",") + input;
+    }
+    CHECK(alone[2] != alone[3]);
+    for (int round = 0; round < 2; ++round) {
+      for (const EngineServer* server : {&servers.whole, &servers.chunked}) {
+        const JsonValue together = embed(*server, "[" + list + "]", pooling);
+        for (size_t i = 0; i < alone.size(); ++i) {
+          CHECK(json_at(together, "data." + std::to_string(i) + ".embedding") == alone[i]);
+        }
+      }
+    }
+  }
+  CHECK(servers.whole.wait_idle());
+}
+
+TEST_CASE("over the engine a reset empties the prefix cache") {
+  EngineServer server;
+  const auto num_cached = [&server] {
+    const RawAnswer answer = server.complete("\"max_tokens\":1,\"prompt\":\"" + std::string(48, 'k') + "\"");
+    return int_at(json_of(answer.body), "usage.prompt_tokens_details.cached_tokens");
+  };
+  CHECK(num_cached() == 0);
+  CHECK(num_cached() == 32);
+  CHECK(testing::fetch(server.server->port(), "POST", "/reset_prefix_cache").status == 200);
+  CHECK(num_cached() == 0);
+  CHECK(num_cached() == 32);
+}
+
+// Faults tried: an end token that stops with ignore_eos too; min_tokens not given to the generator.
+TEST_CASE("BEN-06: lengths that ignore_eos and min_tokens force are exact, of every request") {
+  EngineServer server;
+  server.executor.set_next_token([](const sched::BatchItem& item) {
+    const auto& banned = item.sampling->banned;
+    return std::ranges::find(banned, text::kEnd) == banned.end() ? text::kEnd : 'x';
+  });
+  const auto num_tokens = [&server](const std::string& fields, bool is_stream) {
+    const RawAnswer answer = server.complete(
+        fields + (is_stream ? R"(,"stream":true,"stream_options":{"include_usage":true})" : R"(,"stream":false)"));
+    const JsonValue last = is_stream ? events_of(answer.body).back() : json_of(answer.body);
+    return int_at(last, "usage.completion_tokens");
+  };
+  for (const bool is_stream : {false, true}) {
+    for (int length : {1, 2, 17, 128, 300}) {
+      const std::string limit = R"("prompt":"p","max_tokens":)" + std::to_string(length);
+      CHECK(num_tokens(limit, is_stream) == 1);
+      CHECK(num_tokens(limit + R"(,"ignore_eos":true)", is_stream) == length);
+      CHECK(num_tokens(limit + R"(,"ignore_eos":true,"min_tokens":)" + std::to_string(length), is_stream) == length);
+      CHECK(num_tokens(limit + R"(,"min_tokens":)" + std::to_string(length), is_stream) == length);
+      CHECK(num_tokens(R"("prompt":"p","max_tokens":900,"min_tokens":)" + std::to_string(length), is_stream) ==
+            length + 1);
+    }
+  }
+}
+
 TEST_CASE("over the engine usage tells how much of the prompts was cached, once however many tokens follow") {
   EngineServer server;
   const std::string two = "[\"" + std::string(40, 'k') + "\",\"" + std::string(20, 'k') + "\"]";

@@ -4,6 +4,7 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <charconv>
 #include <ctime>
 #include <random>
 
@@ -15,6 +16,7 @@ namespace tandem::openai {
 namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
+constexpr std::string_view kDeadlineHeader = "X-Request-Deadline-Ms";
 
 uint64_t random_u64() {
   std::random_device device;
@@ -64,6 +66,13 @@ ApiConfig checked(ApiConfig config) {
   return config;
 }
 
+std::optional<ApiError> ban_words(const PromptText& prompt_text, GenerationOptions& options) {
+  auto words = prompt_text.bad_word_ids(options.bad_words);
+  if (const ApiError* error = std::get_if<ApiError>(&words)) return *error;
+  options.sampling.bad_words = std::get<std::vector<std::vector<TokenId>>>(std::move(words));
+  return std::nullopt;
+}
+
 }  // namespace
 
 struct OpenAiApi::Call {
@@ -111,6 +120,11 @@ void OpenAiApi::add_routes() {
   using CallPointer = std::shared_ptr<Call>;
   add("POST", "/v1/chat/completions", [this](const CallPointer& call) { generate(call, true); });
   add("POST", "/v1/completions", [this](const CallPointer& call) { generate(call, false); });
+  add("POST", "/v1/embeddings", [this](const CallPointer& call) { on_worker(call, [this, call] { embed(call); }); });
+  add("POST", "/reset_prefix_cache", [this](const CallPointer& call) { reset_prefix_cache(*call); });
+  if (!config_.settings.empty()) {
+    add("GET", "/server_info", [this](const CallPointer& call) { answer(*call, config_.settings); });
+  }
   add("POST", "/tokenize", [this](const CallPointer& call) { on_worker(call, [this, call] { tokenize(*call); }); });
   add("POST", "/detokenize", [this](const CallPointer& call) { on_worker(call, [this, call] { detokenize(*call); }); });
   add("GET", "/v1/models", [this](const CallPointer& call) { list_models(*call); });
@@ -207,7 +221,9 @@ void OpenAiApi::generate(const std::shared_ptr<Call>& call, bool is_chat) {
 void OpenAiApi::prepare(const std::shared_ptr<Call>& call, bool is_chat) {
   ReplySetup setup;
   setup.head.is_chat = is_chat;
-  if (auto error = is_chat ? prepare_chat(*call, setup) : prepare_completion(*call, setup)) {
+  auto error = is_chat ? prepare_chat(*call, setup) : prepare_completion(*call, setup);
+  if (!error) error = obey_headers(*call, setup.options);
+  if (error) {
     refuse(*call, *error);
     return;
   }
@@ -265,6 +281,22 @@ void OpenAiApi::begin_reply(Call& call, ReplySetup setup) {
   call.writer->post([reply] { reply->start(); });
 }
 
+// A deadline may come from a proxy as well as from the client: the earlier one counts.
+std::optional<ApiError> OpenAiApi::obey_headers(Call& call, GenerationOptions& options) const {
+  if (call.request.header("X-Request-Id").empty() && !options.request_id.empty()) {
+    call.request_id = client_request_id(options.request_id);
+  }
+  const std::string_view given = call.request.header(kDeadlineHeader);
+  if (given.empty()) return std::nullopt;
+  double deadline_ms = 0;
+  const auto read = std::from_chars(given.data(), given.data() + given.size(), deadline_ms);
+  if (read.ec != std::errc() || read.ptr != given.data() + given.size() || !(deadline_ms > 0 && deadline_ms <= 1e9)) {
+    return invalid_request(std::string(kDeadlineHeader), "the header X-Request-Deadline-Ms: expected a number above 0");
+  }
+  options.deadline_ms = options.deadline_ms > 0 ? std::min(options.deadline_ms, deadline_ms) : deadline_ms;
+  return std::nullopt;
+}
+
 std::optional<ApiError> OpenAiApi::prepare_chat(const Call& call, ReplySetup& setup) const {
   auto parsed = parse_chat_request(call.request.body, limits_, config_.defaults);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
@@ -274,7 +306,7 @@ std::optional<ApiError> OpenAiApi::prepare_chat(const Call& call, ReplySetup& se
   if (const ApiError* error = std::get_if<ApiError>(&ids)) return *error;
   setup.prompts.push_back({std::get<std::vector<TokenId>>(std::move(ids)), {}, {}});
   setup.options = std::move(request.options);
-  return std::nullopt;
+  return ban_words(prompt_text_, setup.options);
 }
 
 std::optional<ApiError> OpenAiApi::prepare_completion(const Call& call, ReplySetup& setup) const {
@@ -289,7 +321,57 @@ std::optional<ApiError> OpenAiApi::prepare_completion(const Call& call, ReplySet
   }
   setup.echo = request.echo;
   setup.options = std::move(request.options);
+  return ban_words(prompt_text_, setup.options);
+}
+
+void OpenAiApi::embed(const std::shared_ptr<Call>& call) {
+  EmbeddingSetup setup;
+  auto error = prepare_embedding(*call, setup);
+  if (!error) error = obey_headers(*call, setup.request.input.options);
+  if (error) {
+    refuse(*call, *error);
+    return;
+  }
+  setup.endpoint = call->endpoint;
+  setup.request_id = call->request_id;
+  setup.tenant = call->tenant;
+  setup.trace = trace_of(call->request);
+  setup.id = "embd-" + call->id;
+  setup.created = std::time(nullptr);
+  const std::string& model = setup.request.input.options.model;
+  setup.model = model.empty() ? config_.served_names[0] : model;
+  setup.arrival_ns = call->arrival_ns;
+  setup.ticket = std::move(call->ticket);
+  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms};
+  auto reply = std::make_shared<EmbeddingReply>(context, std::move(setup), call->writer);
+  call->writer->post([reply] { reply->start(); });
+}
+
+std::optional<ApiError> OpenAiApi::prepare_embedding(const Call& call, EmbeddingSetup& setup) const {
+  auto parsed = parse_embedding_request(call.request.body, limits_, config_.pooling);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
+  setup.request = std::get<EmbeddingRequest>(std::move(parsed));
+  CompletionRequest& input = setup.request.input;
+  if (auto error = check_model(input.options.model)) return error;
+  for (size_t i = 0; i < input.prompts.size(); ++i) {
+    auto prompt = prompt_text_.completion_prompt(input, i, "input");
+    if (const ApiError* error = std::get_if<ApiError>(&prompt)) return *error;
+    setup.inputs.push_back(std::move(std::get<ReplyPrompt>(prompt).ids));
+    auto room = prompt_text_.room_for(setup.inputs.back().size(), input.options);
+    if (ApiError* error = std::get_if<ApiError>(&room)) {
+      error->param = "input";
+      return *error;
+    }
+  }
+  input.prompts.clear();
   return std::nullopt;
+}
+
+void OpenAiApi::reset_prefix_cache(Call& call) const {
+  if (generator_.reset_prefix_cache()) return answer(call, R"({"status":"ok"})");
+  refuse(call, {501, "not_implemented_error",
+                "a gateway has no prefix cache, and does not reach those of its nodes: restart a node to empty its own",
+                {}, {}, 0});
 }
 
 void OpenAiApi::tokenize(Call& call) const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "api/openai/api_error.h"
+#include "api/openai/embedding_reply.h"
 #include "api/openai/front_metrics.h"
 #include "api/openai/prompt_text.h"
 #include "api/openai/reply.h"
@@ -41,6 +42,8 @@ struct ApiConfig {
   std::string system_fingerprint;      // in answers; empty: left out
   std::optional<uint64_t> seed;        // where requests have none; absent: random
   int64_t ping_interval_ms = 15'000;   // of comments in silent streams; 0: none
+  sched::Pooling pooling = sched::Pooling::kLast;  // of embeddings, where a request does not say
+  std::string settings;  // a JSON object, the answer of GET /server_info; empty: 404
   size_t worker_body_bytes = 8 << 10;  // bodies over it are read and tokenized off the I/O thread
   size_t worker_queue_limit = 1024;
 };
@@ -69,6 +72,10 @@ class OpenAiApi {
   std::optional<ApiError> prepare_completion(const Call& call, ReplySetup& setup) const;
   void check_grammar(const std::shared_ptr<Call>& call, std::shared_ptr<ReplySetup> setup);
   void begin_reply(Call& call, ReplySetup setup);
+  void embed(const std::shared_ptr<Call>& call);
+  std::optional<ApiError> prepare_embedding(const Call& call, EmbeddingSetup& setup) const;
+  std::optional<ApiError> obey_headers(Call& call, GenerationOptions& options) const;
+  void reset_prefix_cache(Call& call) const;
   void on_worker(const std::shared_ptr<Call>& call, std::function<void()> job);
   void tokenize(Call& call) const;
   void detokenize(Call& call) const;

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/sampling_params.h"
 #include "serve/sched/grammar.h"
+#include "serve/sched/request.h"
 
 namespace tandem::openai {
 
@@ -40,7 +41,8 @@ struct GenerationOptions {
   std::string model;        // empty: the served one
   SamplingParams sampling;  // seed is not set yet
   std::optional<uint64_t> seed;
-  uint32_t num_choices = 1;
+  uint32_t num_choices = 1;  // generated: best_of, or n
+  uint32_t num_shown = 1;    // n; of more choices those of the highest mean logprob
   std::optional<uint64_t> max_tokens;
   uint64_t min_tokens = 0;
   bool ignore_eos = false;
@@ -51,6 +53,8 @@ struct GenerationOptions {
   bool is_stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
+  int32_t prompt_logprobs = -1;  // -1: none; k: in the answer, each prompt token's and the k best there
+  std::vector<std::string> bad_words;
   bool return_token_ids = false;
   bool tokens_as_ids = false;  // "token_id:N" for a token's text in logprobs
   std::optional<bool> parse_special;
@@ -61,6 +65,7 @@ struct GenerationOptions {
   int32_t priority = 0;
   double deadline_ms = 0;  // from arrival; 0: none
   std::string cache_salt;
+  std::string request_id;  // what the client calls it, where no header says
 };
 
 // What the chat template gets.
@@ -70,6 +75,7 @@ struct ChatPrompt {
   std::optional<JsonValue> documents;
   JsonValue::Object template_variables;
   bool add_generation_prompt = true;
+  bool continue_final_message = false;  // the answer goes on where the last message ends
 };
 
 struct ChatRequest {
@@ -82,7 +88,15 @@ using TextOrIds = std::variant<std::string, std::vector<TokenId>>;
 struct CompletionRequest {
   GenerationOptions options;
   std::vector<TextOrIds> prompts;
+  std::optional<std::string> suffix;  // the answer goes between the prompt and it
   bool echo = false;
+};
+
+struct EmbeddingRequest {
+  CompletionRequest input;  // of the options those that prompts have
+  sched::Pooling pooling = sched::Pooling::kLast;
+  bool is_base64 = false;
+  bool normalizes = true;
 };
 
 struct TokenizeRequest {
@@ -111,6 +125,9 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body, const RequestLimit
                                        const SamplingDefaults& defaults);
 Parsed<CompletionRequest> parse_completion_request(std::string_view body, const RequestLimits& limits,
                                                    const SamplingDefaults& defaults);
+// pooling: where the request does not say.
+Parsed<EmbeddingRequest> parse_embedding_request(std::string_view body, const RequestLimits& limits,
+                                                 sched::Pooling pooling);
 Parsed<TokenizeRequest> parse_tokenize_request(std::string_view body);
 Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body, const RequestLimits& limits);
 

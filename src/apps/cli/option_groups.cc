@@ -144,12 +144,24 @@ OptionGroup server_options() {
                        "other users of the machine can read a command line"},
               {.name = "max-logprobs", .type = kInteger, .default_text = "64", .min = 0, .max = 1 << 20,
                .help = "Most log-probabilities a request may ask for per token"},
+              {.name = "ping-interval", .type = kNumber, .default_text = "15", .min = 0, .max = 3600,
+               .help = "Seconds after which a silent stream sends a comment, which keeps proxies from cutting it; 0: "
+                       "never"},
               {.name = "seed", .type = kInteger, .default_note = "another one each start", .min = 0,
                .help = "Where the seeds of requests without one come from"},
               {.name = "generation-config", .type = kChoice, .default_text = "auto", .choices = {"auto", "none"},
                .help = "Sampling of requests that leave it open. auto: as the model's generation_config.json says, "
                        "where there is one; none: temperature 1, all tokens"},
               drain_timeout(),
+          }};
+}
+
+OptionGroup embedding_options() {
+  return {"Embeddings",
+          {
+              {.name = "pooling", .type = kChoice, .default_text = "last", .choices = {"last", "mean"},
+               .help = "What embeddings are made of where a request does not say: the last token's hidden state, or "
+                       "the mean of all"},
           }};
 }
 

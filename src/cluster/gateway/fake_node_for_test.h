@@ -52,7 +52,7 @@ class FakePeers {
 class FakeNode {
  public:
   FakeNode(std::string id, handoff::Role role, registry::Registry& registry, FakePeers& peers, uint64_t incarnation,
-           uint32_t credits, uint32_t proto = handoff::kProtoGrammars)
+           uint32_t credits, uint32_t proto = handoff::kProtoExtendedRequests)
       : self_{std::move(id), incarnation}, role_(role), peers_(peers), credits_(credits), proto_(proto) {
     auto server = rpc::RpcServer::listen("127.0.0.1", 0, {}, inbox_);
     REQUIRE(static_cast<bool>(server));

@@ -32,7 +32,7 @@ void GatewayLoop::take(Arrival arrival, Nanos now) {
   const handoff::RequestId id = id_of(arrival.id);
   const handoff::RequestState& state = arrival.state;
   clients_.open(arrival.id, std::move(arrival.sink), static_cast<uint32_t>(state.choices.size()),
-                state.sampling.num_logprobs >= 0);
+                state.sampling.num_logprobs >= 0, arrival.hides_tokens);
   metrics_.on_arrival(id, state.prompt.size(), now);
   timeline_.open(id, arrival.trace, now);
   if (auto taken = policy_.submit(id, std::move(arrival.state), arrival.deadline, now, arrival.priority,

@@ -23,6 +23,7 @@ struct Arrival {
   handoff::Nanos deadline = INT64_MAX;
   int32_t priority = 0;
   TraceContext trace;
+  bool hides_tokens = false;  // the client wants none: see ClientUpdates::open
 };
 
 class GatewayLoop {

@@ -133,6 +133,7 @@ class Process final : public GatewayProcess {
              {{"request", std::to_string(static_cast<uint64_t>(id))},
               {"id", request.client_id},
               {"trace", trace_id_hex(arrival.trace)}});
+    arrival.hides_tokens = request.max_tokens == 0;
     arrival.state = state_of(std::move(request), config_.model_name, config_.limits.max_model_len);
     if (!mailbox_.try_push(std::move(arrival))) {
       gate_.end(id);

@@ -1,6 +1,6 @@
 #pragma once
 // GatewayProcess: the gateway of a cluster as a Generator. Joins role::Gateway with control streams (net/rpc) to the
-// nodes that a registry names; what a client may ask of one process it may ask here, but for prompt_logprobs.
+// nodes that a registry names; what a client may ask of one process it may ask here.
 //
 // Two threads of its own: the gateway's, which owns the policy and the streams and publishes to the sinks, and the
 // registry's, which polls. Any thread may call.

@@ -6,6 +6,8 @@ namespace tandem::node {
 
 using handoff::Finish;
 
+static_assert(static_cast<int>(sched::Pooling::kLast) == static_cast<int>(handoff::Pooling::kLast));
+static_assert(static_cast<int>(sched::Pooling::kMean) == static_cast<int>(handoff::Pooling::kMean));
 namespace {
 
 class NoMask final : public sched::TokenMask {
@@ -72,6 +74,32 @@ EngineChoice make_choice(const handoff::RequestState& state, const role::KvTable
     static_cast<void>(choice.mask->commit(emitted.tokens[i]));
   }
   return choice;
+}
+
+PromptReading prompt_reading_of(const handoff::RequestState& state) {
+  PromptReading reading;
+  if (state.choices.empty() || !state.choices[0].tokens.empty()) return reading;
+  reading.num_logprobs = state.prompt_logprobs;
+  reading.pooling = static_cast<sched::Pooling>(state.pooling);
+  return reading;
+}
+
+void ask_for(const PromptReading& reading, sched::BatchItem& item) {
+  item.prompt_logprobs = reading.num_logprobs;
+  item.pooling = reading.pooling;
+  item.pooled = reading.pooled;
+}
+
+void take_from(sched::ItemOutcome& outcome, PromptReading& reading) {
+  for (sched::TokenLogprob& score : outcome.prompt_logprobs) {
+    reading.scores.push_back({score.token, score.logprob, score.rank, std::move(score.top)});
+  }
+  if (reading.pooling != sched::Pooling::kNone) reading.pooled = std::move(outcome.pooled);
+}
+
+void give_to(handoff::TokenEntry& entry, size_t num_prompt, PromptReading& reading) {
+  entry.prompt_scores = std::move(reading.scores);
+  entry.embedding = sched::embedding_of(reading.pooling, num_prompt, reading.pooled);
 }
 
 Finish accept_token(EngineChoice& choice, const sched::EndRule& end, TokenId token) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cluster/role/node_actions.h"
+#include "serve/sched/batch.h"
 #include "serve/sched/end_rule.h"
 #include "serve/sched/grammar.h"
 #include "serve/sched/token_mask.h"
@@ -39,6 +40,21 @@ struct PrefillRank {
   auto operator<=>(const PrefillRank&) const = default;
 };
 
+// What the client wants of the prompt itself, as far as it is computed: none of it where the request goes on after its
+// first token.
+struct PromptReading {
+  int32_t num_logprobs = -1;  // -1: no scores
+  sched::Pooling pooling = sched::Pooling::kNone;
+  std::vector<handoff::PromptScore> scores;
+  std::vector<double> pooled;
+};
+PromptReading prompt_reading_of(const handoff::RequestState& state);
+// Asks for what is missing, in an item of choice 0; takes what the item brought.
+void ask_for(const PromptReading& reading, sched::BatchItem& item);
+void take_from(sched::ItemOutcome& outcome, PromptReading& reading);
+// Moves it to choice 0's first token.
+void give_to(handoff::TokenEntry& entry, size_t num_prompt, PromptReading& reading);
+
 struct PrefillJob {
   handoff::Attempt attempt = 0;
   PrefillRank rank;
@@ -47,6 +63,7 @@ struct PrefillJob {
   handoff::HandoffShape shape;
   sched::EndRule end;
   std::vector<EngineChoice> choices;
+  PromptReading reading;
   std::vector<std::optional<handoff::TokenEntry>> first;  // sampled, by choice
   std::vector<uint8_t> is_reported;                       // by block number of the shape
 };

@@ -49,6 +49,7 @@ void ModelEngine::start_prefill(role::StartPrefill start) {
     // The last position gives the logits, cached or not.
     if (!choice.is_finished) choice.num_computed = std::min(start.computed[c], job.shape.num_positions(c) - 1);
   }
+  job.reading = prompt_reading_of(start.state);
   job.first.resize(job.choices.size());
   job.is_reported.assign(job.shape.num_blocks(), 0);
   prefills_.insert_or_assign(start.request, std::move(job));
@@ -131,6 +132,7 @@ uint32_t ModelEngine::plan_choice(Step& step, const Id& id, PrefillJob& job, uin
   if (count == 0) return 0;
   step.shape.add_prefill(choice.num_computed, count);
   add_item(step, id, choice, index, false, count);
+  if (index == 0) ask_for(job.reading, step.batch.items.back());
   return count;
 }
 
@@ -215,10 +217,12 @@ void ModelEngine::apply(Step& step, const Planned& planned, const sched::BatchIt
   EngineChoice& choice = job.choices[planned.choice];
   choice.num_computed += item.count;
   if (job.began_at == 0) job.began_at = step.began_ns;
+  if (planned.choice == 0) take_from(outcome, job.reading);
   if (!item.samples) return;
   handoff::TokenEntry entry = entry_of(planned.request, planned.choice, choice, outcome);
   entry.finish = accept_token(choice, job.end, outcome.token);
   if (entry.index == 0) entry.num_cached = job.num_cached;
+  if (planned.choice == 0) give_to(entry, choice.num_prompt, job.reading);
   // The job keeps the tokens whose KV it has; it is the target that goes on from the new one.
   choice.tokens.pop_back();
   choice.is_finished = false;

@@ -83,11 +83,11 @@ bool Gateway::may_serve(const NodeLink& link) const {
   return link.state == LinkState::kOpen && !link.is_draining && !link.is_retired;
 }
 
-// A node older than grammars would answer without the request's.
+// An older node would leave out what it does not know of the request.
 bool Gateway::knows_all_of(const NodeLink& link, const RequestId& request) const {
-  if (link.hello.proto >= kProtoGrammars) return true;
+  if (link.hello.proto >= kProtoExtendedRequests) return true;
   const auto it = requests_.find(request);
-  return it == requests_.end() || it->second->state().grammar_kind == GrammarKind::kNone;
+  return it == requests_.end() || !is_extended(it->second->state());
 }
 
 bool Gateway::can_serve() const {

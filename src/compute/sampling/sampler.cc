@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -103,12 +104,18 @@ Status validate_tokens(const SamplingParams& params, uint32_t vocabulary_size) {
     }
     if (!is_within(bias, -100, 100)) return out_of_range("logit_bias", bias, "between -100 and 100");
   }
-  for (const TokenId token : params.banned) {
-    if (!is_token(token)) {
-      return Error{ErrorCode::kInvalidArgument,
-                   fmt::format("token {} is outside the vocabulary (0 to {})", token, vocabulary_size - 1)};
-    }
+  const auto check = [&](std::span<const TokenId> tokens) -> Status {
+    const auto bad = std::ranges::find_if_not(tokens, is_token);
+    if (bad == tokens.end()) return Done{};
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("token {} is outside the vocabulary (0 to {})", *bad, vocabulary_size - 1)};
+  };
+  TRY(check(params.banned));
+  TRY(check(params.allowed));
+  if (!std::ranges::is_sorted(params.allowed)) {
+    return Error{ErrorCode::kInvalidArgument, "allowed tokens are not in rising order"};
   }
+  for (const std::vector<TokenId>& word : params.bad_words) TRY(check(word));
   return Done{};
 }
 

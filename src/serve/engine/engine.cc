@@ -86,6 +86,12 @@ void Engine::cancel(sched::RequestId request) {
   if (gate_.cancel(request)) mailbox_.wake();
 }
 
+bool Engine::reset_prefix_cache() {
+  drops_cache_.store(true);
+  mailbox_.wake();
+  return true;
+}
+
 GeneratorLimits Engine::limits() const {
   GeneratorLimits limits{scheduler_.admission().max_sequence_tokens(), config_.vocab_size, config_.max_logprobs,
                          config_.max_choices};
@@ -133,6 +139,10 @@ void Engine::run() {
 bool Engine::run_once() {
   answer_dump();
   take_arrivals();
+  if (drops_cache_.exchange(false)) {  // after the mailbox: who was submitted later than the reset finds nothing
+    scheduler_.pool().drop_cache();
+    is_checked_ = false;
+  }
   for (sched::Update& update : scheduler_.expire(clock_.now_ns())) publish(std::move(update));
   if (scheduler_.is_idle()) {
     check_idle();

@@ -39,6 +39,7 @@ class Engine final : public Generator {
   // Any thread.
   Result<sched::RequestId> submit(sched::Request request, std::shared_ptr<sched::TokenSink> sink) override;
   void cancel(sched::RequestId request) override;
+  bool reset_prefix_cache() override;
   GeneratorLimits limits() const override;
   GeneratorLoad load() const override;
   bool is_draining() const { return gate_.is_closed(); }
@@ -90,6 +91,7 @@ class Engine final : public Generator {
   std::atomic<uint32_t> num_running_{0};
   std::atomic<double> kv_usage_{0};
   std::atomic<bool> is_stopping_{false};
+  std::atomic<bool> drops_cache_{false};  // the engine thread is to do it
   std::unique_ptr<DumpSlot> dump_slot_;
   std::unique_ptr<Thread> thread_;
 

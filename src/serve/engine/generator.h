@@ -38,6 +38,10 @@ class Generator {
   // Unknown or finished ids are ignored.
   virtual void cancel(sched::RequestId request) = 0;
 
+  // Drops what the prefix cache holds and nobody uses, before the requests submitted after this. False: this generator
+  // has no cache of its own to drop.
+  virtual bool reset_prefix_cache() { return false; }
+
   virtual GeneratorLimits limits() const = 0;
   virtual GeneratorLoad load() const = 0;
 };

@@ -38,6 +38,7 @@ Result<sched::StepOutcome> ModelRunner::run_in(Step& step, const sched::Batch& b
   for (size_t begin = 0; begin < step.outputs.size(); begin += kHeadRows) {
     TRY(run_head(step, batch, begin, std::min(begin + kHeadRows, step.outputs.size()), outcome));
   }
+  TRY(pool_rows(step, batch, outcome));
   uint32_t row = 0;
   for (size_t i = 0; i < batch.items.size(); ++i) {
     for (uint32_t end = row + batch.items[i].count; row < end; ++row) {
@@ -150,6 +151,50 @@ void ModelRunner::collect_outputs(Step& step, const sched::Batch& batch) {
       step.output_rows.push_back(row);
     }
   }
+}
+
+// The hidden states that embeddings are made of, in rising position, each added to what the item brought along.
+Status ModelRunner::pool_rows(Step& step, const sched::Batch& batch, sched::StepOutcome& outcome) {
+  step.pooled_rows.clear();
+  step.pooled_items.clear();
+  uint32_t row = 0;
+  for (uint32_t i = 0; i < batch.items.size(); ++i) {
+    const sched::BatchItem& item = batch.items[i];
+    if (item.pooling == sched::Pooling::kMean) outcome.items[i].pooled.assign(item.pooled.begin(), item.pooled.end());
+    for (uint32_t end = item.begin + item.count, position = item.begin; position < end; ++position, ++row) {
+      const bool is_wanted = item.pooling == sched::Pooling::kMean ||
+                             (item.pooling == sched::Pooling::kLast && position + 1 == item.num_prompt_tokens);
+      if (!is_wanted) continue;
+      step.pooled_rows.push_back(row);
+      step.pooled_items.push_back(i);
+    }
+  }
+  for (size_t begin = 0; begin < step.pooled_rows.size(); begin += kHeadRows) {
+    const size_t count = std::min<size_t>(kHeadRows, step.pooled_rows.size() - begin);
+    TRY(read_normed(step, std::span(step.pooled_rows).subspan(begin, count)));
+    for (size_t i = 0; i < count; ++i) {
+      const auto* values = reinterpret_cast<const float*>(step.host_normed.data() + i * hidden_row_bytes_);
+      std::vector<double>& sum = outcome.items[step.pooled_items[begin + i]].pooled;
+      sum.resize(config_.hidden, 0.0);
+      for (uint32_t column = 0; column < config_.hidden; ++column) sum[column] += values[column];
+    }
+  }
+  return Done{};
+}
+
+// The rows' hidden states after the final norm, to step.host_normed. At most kHeadRows.
+Status ModelRunner::read_normed(Step& step, std::span<const uint32_t> rows) {
+  td_bindings bindings{};
+  bindings.arena = step.arena.address();
+  bindings.kv = kv_.address();
+  bindings.external[model::kHiddenSlot] = step.hidden.address();
+  bindings.external[model::kNormedSlot] = step.normed.address();
+  bindings.num_outputs = static_cast<uint32_t>(rows.size());
+  bindings.output_rows = rows.data();
+  TRY(pool_->launch(*stream_, bindings));
+  step.host_normed.resize(hidden_row_bytes_ * kHeadRows);
+  TRY(stream_->copy_to_host(step.host_normed.data(), step.normed.address(), hidden_row_bytes_ * rows.size()));
+  return stream_->synchronize();
 }
 
 Status ModelRunner::run_head(Step& step, const sched::Batch& batch, size_t begin, size_t end,

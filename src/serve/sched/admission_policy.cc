@@ -27,8 +27,12 @@ Status AdmissionPolicy::check_fits(const Request& request) const {
   const uint64_t num_prompt = request.prompt.size();
   if (num_prompt == 0) return invalid("the prompt has no tokens");
   if (request.num_choices == 0) return invalid("n must be at least 1");
-  if (request.max_tokens == 0 && request.prompt_logprobs < 0) {
-    return invalid("max_tokens 0 is only for scoring a prompt (prompt_logprobs)");
+  const bool is_pooled = request.pooling != Pooling::kNone;
+  if (request.max_tokens == 0 && request.prompt_logprobs < 0 && !is_pooled) {
+    return invalid("max_tokens 0 is only for scoring a prompt (prompt_logprobs) and for embeddings");
+  }
+  if (is_pooled && (request.max_tokens > 0 || request.num_choices > 1)) {
+    return invalid("an embedding has no output: max_tokens must be 0 and n 1");
   }
   const uint64_t least = num_prompt + (request.max_tokens > 0 ? 1 : 0);
   if (least > config_.max_model_len) {

@@ -96,6 +96,7 @@ void Scheduler::apply_item(const Planned& planned, ItemOutcome& outcome, Commit&
   if (sequence.choice == 0 && !state.has_prompt) {
     if (planned.begin == 0) state.prompt_logprobs.clear();  // a preempted prompt starts again
     std::ranges::move(outcome.prompt_logprobs, std::back_inserter(state.prompt_logprobs));
+    state.pooled = std::move(outcome.pooled);
     if (sequence.progress.num_computed >= state.request.prompt.size()) complete_prompt(sequence, commit);
   }
   publish_blocks(sequence);
@@ -106,6 +107,9 @@ void Scheduler::complete_prompt(Sequence& sequence, Commit& commit) {
   RequestState& state = *sequence.request;
   state.has_prompt = true;
   if (state.request.prompt_logprobs >= 0) commit.update_of(state).prompt_logprobs = std::move(state.prompt_logprobs);
+  if (state.request.pooling != Pooling::kNone) {
+    commit.update_of(state).embedding = embedding_of(state.request.pooling, state.request.prompt.size(), state.pooled);
+  }
   if (state.end.max_tokens == 0) {
     publish_blocks(sequence);
     for (const auto& choice : state.choices) {

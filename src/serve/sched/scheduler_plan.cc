@@ -186,9 +186,10 @@ bool Scheduler::plan_chunk(Sequence& sequence, LineWalk& walk, int64_t now_ns) {
 
 kv::PrefixMatch Scheduler::match_prefix(const Sequence& sequence) const {
   if (!config_.enable_prefix_caching) return {};
-  // The logprobs of prompt tokens come from computing the prompt.
+  // The logprobs of prompt tokens, and the mean of their hidden states, come from computing the prompt.
   const Request& request = sequence.request->request;
-  if (request.prompt_logprobs >= 0 && sequence.choice == 0 && !sequence.request->has_prompt) return {};
+  const bool needs_all = request.prompt_logprobs >= 0 || request.pooling == Pooling::kMean;
+  if (needs_all && sequence.choice == 0 && !sequence.request->has_prompt) return {};
   // At least one token is computed, for its logits.
   return pool_.match(sequence.tokens, request.cache_salt, (sequence.num_tokens() - 1) / config_.block_size);
 }
@@ -302,7 +303,11 @@ Batch Scheduler::build_batch() const {
     item.samples = planned.samples;
     item.sampling = &sequence.sampling;
     if (planned.samples) item.mask = sequence.mask.get();
-    if (sequence.choice == 0 && !state.has_prompt) item.prompt_logprobs = state.request.prompt_logprobs;
+    if (sequence.choice == 0 && !state.has_prompt) {
+      item.prompt_logprobs = state.request.prompt_logprobs;
+      item.pooling = state.request.pooling;
+      if (planned.begin > 0) item.pooled = state.pooled;  // a preempted prompt starts again
+    }
     batch.num_tokens += planned.count;
   }
   return batch;

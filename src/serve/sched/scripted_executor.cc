@@ -1,6 +1,7 @@
 #include "serve/sched/scripted_executor.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace tandem::sched {
 namespace {
@@ -98,6 +99,7 @@ Status ScriptedExecutor::compute(const BatchItem& item, ItemOutcome& outcome) {
     return Done{};
   }
   uint64_t hash = 0;
+  outcome.pooled.assign(item.pooled.begin(), item.pooled.end());
   for (uint32_t p = 0; p < item.begin + item.count; ++p) {
     hash = extend(hash, item.tokens[p]);
     Slot& at = slot(item, p);
@@ -111,6 +113,13 @@ Status ScriptedExecutor::compute(const BatchItem& item, ItemOutcome& outcome) {
     at.prefix_hash = hash;
     if (item.prompt_logprobs >= 0 && p + 1 < item.num_prompt_tokens) {
       outcome.prompt_logprobs.push_back(logprob_of(hash, item.tokens[p + 1], item.prompt_logprobs));
+    }
+    if (item.pooling == Pooling::kNone) continue;
+    const std::vector<double> hidden = hidden_of(hash);
+    if (item.pooling == Pooling::kLast || outcome.pooled.empty()) {
+      outcome.pooled = hidden;
+    } else {
+      std::ranges::transform(outcome.pooled, hidden, outcome.pooled.begin(), std::plus());
     }
   }
   if (!item.samples) return Done{};
@@ -148,6 +157,13 @@ Result<TokenId> ScriptedExecutor::choose(const BatchItem& item, uint64_t prefix_
   }
   if (item.mask != nullptr) return Error{ErrorCode::kInvalidArgument, "the grammar and the bans leave no token"};
   return config_.first_token;
+}
+
+// A hidden state that the prefix alone decides; its length is as good as any.
+std::vector<double> ScriptedExecutor::hidden_of(uint64_t prefix_hash) {
+  std::vector<double> hidden;
+  for (uint64_t i = 0; i < 8; ++i) hidden.push_back(static_cast<float>(mix(prefix_hash, i) % 2001) / 1000.0 - 1);
+  return hidden;
 }
 
 TokenLogprob ScriptedExecutor::logprob_of(uint64_t prefix_hash, TokenId token, int32_t num_top) const {

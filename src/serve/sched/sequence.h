@@ -64,6 +64,7 @@ struct RequestState {
   std::vector<std::unique_ptr<Sequence>> choices;
   uint32_t num_open = 0;  // choices that have not finished
   std::vector<TokenLogprob> prompt_logprobs;
+  std::vector<double> pooled;  // see ItemOutcome
   bool has_prompt = false;  // choice 0 computed it, and its logprobs are out
   uint32_t num_cached_tokens = 0;
   int64_t scheduled_ns = 0;

@@ -45,6 +45,20 @@ std::string text_of(const Tokenizer& tokenizer, std::optional<TokenId> id) {
   return id ? std::string(tokenizer.token_bytes(*id)) : std::string();
 }
 
+// By the names that models give them.
+std::optional<InfillTokens> infill_tokens_of(const Tokenizer& tokenizer) {
+  constexpr const char* kNames[][3] = {{"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},
+                                       {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},
+                                       {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},
+                                       {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"}};
+  for (const auto& [prefix, suffix, middle] : kNames) {
+    const auto first = tokenizer.token_id(prefix), second = tokenizer.token_id(suffix);
+    const auto third = tokenizer.token_id(middle);
+    if (first && second && third) return InfillTokens{*first, *second, *third};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 const ChatTemplate* TextModel::template_for(bool has_tools) const {
@@ -77,9 +91,10 @@ Result<TextModel> load_tokenizer_dir(const std::string& directory) {
   if (!chat) return std::move(chat).error().during(directory);
   Result<std::optional<ChatTemplate>> tools = compile_if_any(tool_source);
   if (!tools) return std::move(tools).error().during(directory);
+  const auto infill = infill_tokens_of(*tokenizer);
   return TextModel{std::move(tokenizer).value(), std::move(chat).value(), std::move(tools).value(),
                    std::string(view_of(tt_config_bos(config.get()))),
-                   std::string(view_of(tt_config_eos(config.get())))};
+                   std::string(view_of(tt_config_eos(config.get()))), infill};
 }
 
 Result<TextModel> text_model_from_parts(const TokenizerParts& parts, std::string_view chat_template) {
@@ -87,7 +102,13 @@ Result<TextModel> text_model_from_parts(const TokenizerParts& parts, std::string
   TRY_ASSIGN(std::optional<ChatTemplate> chat, compile_if_any(std::string(chat_template)));
   std::string bos = text_of(tokenizer, tokenizer.bos());
   std::string eos = text_of(tokenizer, tokenizer.eos());
-  return TextModel{std::move(tokenizer), std::move(chat), std::nullopt, std::move(bos), std::move(eos)};
+  auto infill = infill_tokens_of(tokenizer);
+  const auto is_token = [&](int64_t id) { return id >= 0 && static_cast<size_t>(id) < tokenizer.vocab_size(); };
+  if (is_token(parts.fim_prefix) && is_token(parts.fim_suffix) && is_token(parts.fim_middle)) {
+    infill = InfillTokens{static_cast<TokenId>(parts.fim_prefix), static_cast<TokenId>(parts.fim_suffix),
+                          static_cast<TokenId>(parts.fim_middle)};
+  }
+  return TextModel{std::move(tokenizer), std::move(chat), std::nullopt, std::move(bos), std::move(eos), infill};
 }
 
 }  // namespace tandem::text
