@@ -128,7 +128,10 @@ class RandomMessages {
     if constexpr (requires { value.final_tokens; }) value.final_tokens %= kMaxTokens;
     if constexpr (requires { value.num_parts; }) value.num_parts %= kMaxParts;
     if constexpr (requires { value.num_cached; }) value.num_cached %= kMaxTokens;
-    if constexpr (std::is_same_v<T, handoff::RequestState>) value.version = 1;
+    if constexpr (std::is_same_v<T, handoff::RequestState>) {
+      value.version = 1;
+      value.prompt_logprobs = std::max(value.prompt_logprobs, -1);
+    }
     if constexpr (std::is_same_v<T, SamplingParams>) {
       std::ranges::sort(value.allowed);
       std::erase_if(value.bad_words, [](const auto& word) { return word.empty(); });
