@@ -77,9 +77,12 @@ Result<TextModel> load_tokenizer_dir(const std::string& directory) {
   if (!chat) return std::move(chat).error().during(directory);
   Result<std::optional<ChatTemplate>> tools = compile_if_any(tool_source);
   if (!tools) return std::move(tools).error().during(directory);
-  return TextModel{std::move(tokenizer).value(), std::move(chat).value(), std::move(tools).value(),
+  return TextModel{std::move(tokenizer).value(),
+                   std::move(chat).value(),
+                   std::move(tools).value(),
                    std::string(view_of(tt_config_bos(config.get()))),
-                   std::string(view_of(tt_config_eos(config.get())))};
+                   std::string(view_of(tt_config_eos(config.get()))),
+                   detect_tool_call_format(tool_source.empty() ? source : tool_source)};
 }
 
 Result<TextModel> text_model_from_parts(const TokenizerParts& parts, std::string_view chat_template) {
@@ -87,7 +90,8 @@ Result<TextModel> text_model_from_parts(const TokenizerParts& parts, std::string
   TRY_ASSIGN(std::optional<ChatTemplate> chat, compile_if_any(std::string(chat_template)));
   std::string bos = text_of(tokenizer, tokenizer.bos());
   std::string eos = text_of(tokenizer, tokenizer.eos());
-  return TextModel{std::move(tokenizer), std::move(chat), std::nullopt, std::move(bos), std::move(eos)};
+  return TextModel{std::move(tokenizer), std::move(chat), std::nullopt,
+                   std::move(bos),       std::move(eos),  detect_tool_call_format(chat_template)};
 }
 
 }  // namespace tandem::text

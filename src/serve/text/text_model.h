@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "serve/text/chat_template.h"
 #include "serve/text/tokenizer.h"
+#include "serve/text/tool_call.h"
 
 namespace tandem::text {
 
@@ -18,6 +19,7 @@ struct TextModel {
   std::optional<ChatTemplate> tool_template;  // a second one for requests with tools, where the model has it
   std::string bos_text;                       // the template's bos_token and eos_token; empty: none
   std::string eos_text;
+  ToolCallFormat tool_call_format = ToolCallFormat::kNone;  // that the template for tools speaks
 
   // The template for a request with or without tools; null where the model has none.
   const ChatTemplate* template_for(bool has_tools) const;
