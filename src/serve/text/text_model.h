@@ -20,6 +20,8 @@ struct TextModel {
   std::string bos_text;                       // the template's bos_token and eos_token; empty: none
   std::string eos_text;
   ToolCallFormat tool_call_format = ToolCallFormat::kNone;  // that the template for tools speaks
+  // Why the model's own template could not be compiled; empty: it has none, or it could. Everything but chats works.
+  std::string template_error;
 
   // The template for a request with or without tools; null where the model has none.
   const ChatTemplate* template_for(bool has_tools) const;

@@ -44,6 +44,7 @@ struct ToolCallRules {
   std::vector<ToolMarker> markers;
   std::string only_tool;    // kJsonArguments: whose arguments the text is
   bool is_parallel = true;  // else calls after the first are left out
+  bool has_short_ids = false;  // the model's template takes ids of nine letters and digits only
 };
 
 // A part of an answer, in the order of the text.
