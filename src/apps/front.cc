@@ -18,6 +18,7 @@ openai::ApiConfig api_config(const OptionValues& values, const FrontModel& model
     config.keys.push_back({fmt::format("key-{}", config.keys.size() + 1), key, 0});
   }
   config.max_logprobs = static_cast<uint32_t>(values.integer("max-logprobs"));
+  config.tool_call_format = text::tool_call_format_named(values.text("tool-call-parser"));  // auto: none
   config.parse_special = values.is_on("parse-special");
   config.ping_interval_ms = static_cast<int64_t>(values.number("ping-interval") * 1e3);
   if (values.find("pooling") != nullptr && values.text("pooling") == "mean") config.pooling = sched::Pooling::kMean;

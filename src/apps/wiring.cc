@@ -51,6 +51,8 @@ Status use_chat_template(const std::string& path, text::TextModel& model) {
   if (!compiled) return std::move(compiled).error().during(path);
   model.chat_template = std::move(compiled).value();
   model.tool_template.reset();
+  model.template_error.clear();
+  model.tool_call_format = text::detect_tool_call_format(source);
   return Done{};
 }
 

@@ -8,6 +8,8 @@
 #include <ctime>
 #include <random>
 
+#include "api/openai/messages_request.h"
+#include "api/openai/responses_request.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "net/http/credentials.h"
@@ -61,6 +63,32 @@ RequestLimits request_limits(const engine::GeneratorLimits& generator, const Api
   return limits;
 }
 
+ToolCallSupport tool_call_support(const text::TextModel& model, const ApiConfig& config) {
+  const text::ToolCallFormat format = config.tool_call_format.value_or(model.tool_call_format);
+  constexpr text::ToolCallFormat kMistral = text::ToolCallFormat::kMistral;
+  const bool has_short_ids = format == kMistral || model.tool_call_format == kMistral;
+  return {format, text::find_tool_markers(model.tokenizer, format), has_short_ids};
+}
+
+std::string_view id_prefix(ReplyKind kind) {
+  switch (kind) {
+    case ReplyKind::kChat:
+      return "chatcmpl-";
+    case ReplyKind::kCompletion:
+      return "cmpl-";
+    case ReplyKind::kMessages:
+      return "msg_";
+    case ReplyKind::kResponses:
+      return "resp_";
+  }
+  return "";
+}
+
+std::string_view prompt_field(ReplyKind kind) {
+  if (kind == ReplyKind::kCompletion) return "prompt";
+  return kind == ReplyKind::kResponses ? "input" : "messages";
+}
+
 ApiConfig checked(ApiConfig config) {
   TANDEM_CHECK(!config.served_names.empty());
   return config;
@@ -79,8 +107,9 @@ struct OpenAiApi::Call {
   http::HttpRequest request;
   std::shared_ptr<http::ResponseWriter> writer;
   std::string endpoint;
-  std::string id;          // unique
-  std::string request_id;  // the client's, else ours
+  ReplyKind kind = ReplyKind::kChat;  // of answers and errors
+  std::string id;                     // unique
+  std::string request_id;             // the client's, else ours
   std::string tenant;
   std::shared_ptr<void> ticket;
   int64_t arrival_ns = 0;
@@ -95,6 +124,7 @@ OpenAiApi::OpenAiApi(engine::Generator& generator, const text::TextModel& model,
       grammars_(grammars),
       limits_(request_limits(generator.limits(), config_)),
       prompt_text_(model, generator.limits().max_model_len, config_.parse_special),
+      tool_calls_(tool_call_support(model, config_)),
       metrics_(registry, config_.served_names[0], generator.limits().max_model_len),
       router_([](int status, std::string_view message) { return error_json(status, message); }),
       created_(std::time(nullptr)),
@@ -108,18 +138,28 @@ OpenAiApi::OpenAiApi(engine::Generator& generator, const text::TextModel& model,
 }
 
 void OpenAiApi::add_routes() {
-  const auto add = [this](const char* method, const char* path, auto action) {
+  const auto add = [this](const char* method, const char* path, auto action, ReplyKind kind = ReplyKind::kChat) {
     std::string endpoint = path;
     if (endpoint.back() == '*') endpoint += "id";
-    router_.add(method, path, [this, action, endpoint](http::HttpRequest request, auto writer) {
+    router_.add(method, path, [this, action, endpoint, kind](http::HttpRequest request, auto writer) {
       const auto call = make_call(std::move(request), std::move(writer));
       call->endpoint = endpoint;
+      call->kind = kind;
       if (admit(*call)) action(call);
     });
   };
   using CallPointer = std::shared_ptr<Call>;
-  add("POST", "/v1/chat/completions", [this](const CallPointer& call) { generate(call, true); });
-  add("POST", "/v1/completions", [this](const CallPointer& call) { generate(call, false); });
+  const auto add_generation = [&](const char* path, ReplyKind kind) {
+    add("POST", path, [this](const CallPointer& call) { generate(call); }, kind);
+  };
+  add_generation("/v1/chat/completions", ReplyKind::kChat);
+  add_generation("/v1/completions", ReplyKind::kCompletion);
+  add_generation("/v1/messages", ReplyKind::kMessages);
+  add_generation("/v1/responses", ReplyKind::kResponses);
+  add(
+      "POST", "/v1/messages/count_tokens",
+      [this](const CallPointer& call) { on_worker(call, [this, call] { count_tokens(*call); }); },
+      ReplyKind::kMessages);
   add("POST", "/v1/embeddings", [this](const CallPointer& call) { on_worker(call, [this, call] { embed(call); }); });
   add("POST", "/reset_prefix_cache", [this](const CallPointer& call) { reset_prefix_cache(*call); });
   if (!config_.settings.empty()) {
@@ -191,7 +231,7 @@ void OpenAiApi::refuse(Call& call, const ApiError& error) const {
             {"code", error.code.empty() ? "none" : error.code}});
   http::Headers headers = error_headers(error);
   headers.emplace_back("X-Request-Id", call.request_id);
-  call.writer->send(error.status, std::move(headers), error_json(error));
+  call.writer->send(error.status, std::move(headers), error_body(call.kind, error));
 }
 
 std::optional<ApiError> OpenAiApi::check_model(const std::string& name) const {
@@ -214,23 +254,24 @@ void OpenAiApi::on_worker(const std::shared_ptr<Call>& call, std::function<void(
     refuse(*call, api_error({ErrorCode::kUnavailable, "too many requests wait"}, 1));
 }
 
-void OpenAiApi::generate(const std::shared_ptr<Call>& call, bool is_chat) {
-  on_worker(call, [this, call, is_chat] { prepare(call, is_chat); });
+void OpenAiApi::generate(const std::shared_ptr<Call>& call) {
+  on_worker(call, [this, call] { prepare(call); });
 }
 
-void OpenAiApi::prepare(const std::shared_ptr<Call>& call, bool is_chat) {
+void OpenAiApi::prepare(const std::shared_ptr<Call>& call) {
   ReplySetup setup;
-  setup.head.is_chat = is_chat;
+  const bool is_chat = call->kind != ReplyKind::kCompletion;
   auto error = is_chat ? prepare_chat(*call, setup) : prepare_completion(*call, setup);
   if (!error) error = obey_headers(*call, setup.options);
   if (error) {
+    if (error->param == "messages") error->param = prompt_field(call->kind);
     refuse(*call, *error);
     return;
   }
   for (const ReplyPrompt& prompt : setup.prompts) {
     auto room = prompt_text_.room_for(prompt.ids.size(), setup.options);
     if (ApiError* error = std::get_if<ApiError>(&room)) {
-      error->param = is_chat ? "messages" : "prompt";
+      error->param = prompt_field(call->kind);
       refuse(*call, *error);
       return;
     }
@@ -270,9 +311,12 @@ void OpenAiApi::begin_reply(Call& call, ReplySetup setup) {
   setup.tenant = call.tenant;
   setup.trace = trace_of(call.request);
   const std::string& model = setup.options.model;
-  const bool is_chat = setup.head.is_chat;
-  setup.head = {is_chat, (is_chat ? "chatcmpl-" : "cmpl-") + call.id, std::time(nullptr),
-                model.empty() ? config_.served_names[0] : model, config_.system_fingerprint};
+  setup.head.is_chat = call.kind != ReplyKind::kCompletion;
+  setup.head.kind = call.kind;
+  setup.head.id = std::string(id_prefix(call.kind)) + call.id;
+  setup.head.created = std::time(nullptr);
+  setup.head.model = model.empty() ? config_.served_names[0] : model;
+  setup.head.system_fingerprint = config_.system_fingerprint;
   setup.seed = setup.options.seed ? *setup.options.seed : next_seed();
   setup.arrival_ns = call.arrival_ns;
   setup.ticket = std::move(call.ticket);
@@ -297,11 +341,23 @@ std::optional<ApiError> OpenAiApi::obey_headers(Call& call, GenerationOptions& o
   return std::nullopt;
 }
 
+Parsed<ChatRequest> OpenAiApi::parse_chat(const Call& call, ReplySetup& setup) const {
+  const std::string& body = call.request.body;
+  if (call.kind == ReplyKind::kMessages) return parse_messages_request(body, limits_, config_.defaults, false);
+  if (call.kind != ReplyKind::kResponses) return parse_chat_request(body, limits_, config_.defaults);
+  auto parsed = parse_responses_request(body, limits_, config_.defaults);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
+  auto& request = std::get<ResponsesRequest>(parsed);
+  setup.head.echo = std::move(request.echo);
+  return std::move(request.chat);
+}
+
 std::optional<ApiError> OpenAiApi::prepare_chat(const Call& call, ReplySetup& setup) const {
-  auto parsed = parse_chat_request(call.request.body, limits_, config_.defaults);
+  auto parsed = parse_chat(call, setup);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
   auto& request = std::get<ChatRequest>(parsed);
   if (auto error = check_model(request.options.model)) return error;
+  if (auto error = apply_tool_use(request.prompt.tool_use, tool_calls_, request.options)) return error;
   auto ids = prompt_text_.chat_ids(request.prompt, request.options);
   if (const ApiError* error = std::get_if<ApiError>(&ids)) return *error;
   setup.prompts.push_back({std::get<std::vector<TokenId>>(std::move(ids)), {}, {}});
@@ -405,6 +461,18 @@ void OpenAiApi::detokenize(Call& call) const {
   if (auto error = check_model(request.model)) return refuse(call, *error);
   JsonWriter json;
   json.begin_object().key("prompt").string(model_.tokenizer.decode(request.tokens, false));
+  answer(call, json.end_object().take());
+}
+
+void OpenAiApi::count_tokens(Call& call) const {
+  auto parsed = parse_messages_request(call.request.body, limits_, config_.defaults, true);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return refuse(call, *error);
+  const auto& request = std::get<ChatRequest>(parsed);
+  if (auto error = check_model(request.options.model)) return refuse(call, *error);
+  const auto ids = prompt_text_.chat_ids(request.prompt, request.options);
+  if (const ApiError* error = std::get_if<ApiError>(&ids)) return refuse(call, *error);
+  JsonWriter json;
+  json.begin_object().key("input_tokens").unsigned_integer(std::get<std::vector<TokenId>>(ids).size());
   answer(call, json.end_object().take());
 }
 

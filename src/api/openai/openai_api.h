@@ -18,6 +18,7 @@
 #include "api/openai/reply.h"
 #include "api/openai/request.h"
 #include "api/openai/text_worker.h"
+#include "api/openai/tool_use.h"
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "net/http/router.h"
@@ -46,6 +47,8 @@ struct ApiConfig {
   std::string settings;  // a JSON object, the answer of GET /server_info; empty: 404
   size_t worker_body_bytes = 8 << 10;  // bodies over it are read and tokenized off the I/O thread
   size_t worker_queue_limit = 1024;
+  // How the model writes tool calls; absent: as its chat template does.
+  std::optional<text::ToolCallFormat> tool_call_format;
 };
 
 class OpenAiApi {
@@ -66,8 +69,9 @@ class OpenAiApi {
 
   void add_routes();
   bool admit(Call& call);
-  void generate(const std::shared_ptr<Call>& call, bool is_chat);
-  void prepare(const std::shared_ptr<Call>& call, bool is_chat);
+  void generate(const std::shared_ptr<Call>& call);
+  void prepare(const std::shared_ptr<Call>& call);
+  Parsed<ChatRequest> parse_chat(const Call& call, ReplySetup& setup) const;
   std::optional<ApiError> prepare_chat(const Call& call, ReplySetup& setup) const;
   std::optional<ApiError> prepare_completion(const Call& call, ReplySetup& setup) const;
   void check_grammar(const std::shared_ptr<Call>& call, std::shared_ptr<ReplySetup> setup);
@@ -79,6 +83,7 @@ class OpenAiApi {
   void on_worker(const std::shared_ptr<Call>& call, std::function<void()> job);
   void tokenize(Call& call) const;
   void detokenize(Call& call) const;
+  void count_tokens(Call& call) const;
   void list_models(Call& call) const;
   void show_model(Call& call) const;
   void answer(Call& call, std::string json) const;
@@ -95,6 +100,7 @@ class OpenAiApi {
   text::GrammarCompiler* const grammars_;
   const RequestLimits limits_;
   const PromptText prompt_text_;
+  const ToolCallSupport tool_calls_;
   mutable FrontMetrics metrics_;
   std::vector<std::unique_ptr<Tenant>> tenants_;
   http::Router router_;

@@ -55,6 +55,12 @@ std::optional<ApiError> PromptText::check_text_size(size_t size_bytes) const {
 
 Parsed<std::vector<TokenId>> PromptText::chat_ids(const ChatPrompt& prompt, const GenerationOptions& options) const {
   const text::ChatTemplate* chat_template = model_.template_for(prompt.tools.has_value());
+  if (!chat_template && !model_.template_error.empty()) {
+    return invalid_request("messages",
+                           "the model's chat template can not be compiled: " + model_.template_error +
+                               "; start the server with --chat-template FILE, or use /v1/completions",
+                           "no_chat_template");
+  }
   if (!chat_template) {
     return invalid_request("messages",
                            "the model has no chat template; start the server with --chat-template FILE, or use "

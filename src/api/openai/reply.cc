@@ -46,7 +46,7 @@ class Reply::Sink final : public sched::TokenSink {
 Reply::Reply(ReplyContext context, ReplySetup setup, std::shared_ptr<http::ResponseWriter> writer)
     : context_(context),
       setup_(std::move(setup)),
-      format_(context_.tokenizer, setup_.head, setup_.options),
+      shape_(make_reply_shape(context_.tokenizer, setup_.head, setup_.options)),
       writer_(std::move(writer)) {
   times_.arrival_ns = setup_.arrival_ns;
   num_cached_.resize(setup_.prompts.size());
@@ -55,7 +55,8 @@ Reply::Reply(ReplyContext context, ReplySetup setup, std::shared_ptr<http::Respo
     usage_.num_prompt_tokens += prompt.ids.size();
     const size_t first_offset = num_code_points(prompt.echo_text);
     for (uint32_t i = 0; i < setup_.options.num_choices; ++i) {
-      choices_.push_back({Choice(context_.tokenizer, setup_.options, prompt.ids, first_offset), {}, {}, false, 0, {}});
+      choices_.push_back(
+          {Choice(context_.tokenizer, setup_.options, prompt.ids, first_offset), {}, {}, {}, false, 0, {}});
     }
   }
 }
@@ -87,6 +88,7 @@ sched::Request Reply::request_for(size_t prompt) const {
     request.deadline_ns = setup_.arrival_ns + static_cast<int64_t>(options.deadline_ms * 1e6);
   }
   request.cache_salt = options.cache_salt;
+  request.grammar = options.grammar;
   if (!options.stops.empty()) {
     request.stop_strings = options.stops;
     request.shows_special = !options.skip_special;
@@ -120,7 +122,7 @@ void Reply::start() {
                                    {"Cache-Control", "no-cache"},
                                    {"X-Accel-Buffering", "no"},
                                    {"X-Request-Id", setup_.request_id}};
-    writer_->begin_stream(200, headers, {context_.ping_interval_ms, ": ping\n\n"});
+    writer_->begin_stream(200, headers, {context_.ping_interval_ms, shape_->ping()});
   }
   writer_->on_disconnect([weak = weak_from_this()] {
     const auto reply = weak.lock();
@@ -185,7 +187,7 @@ void Reply::take_delta(size_t prompt, sched::ChoiceDelta delta, std::string& eve
   if (!state.choice.is_finished()) return;
   context_.metrics.observe_choice_end(state.choice.finish_reason(), state.choice.num_tokens(), state.times);
   if (setup_.options.is_stream && !state.choice.is_cancelled()) {
-    events += format_.end_event(index, {state.choice.finish_reason(), state.choice.stop_reason()}, usage_);
+    events += shape_->end_event(index, {state.choice.answer_reason(), state.choice.stop_reason()}, usage_);
   }
 }
 
@@ -200,12 +202,12 @@ void Reply::begin_choice(size_t prompt, size_t index, std::string& events) {
   if (!setup_.options.is_stream) {
     state.text = from.echo_text + state.text;
   } else if (setup_.head.is_chat) {
-    events += format_.role_event(index, usage_, ids);
+    events += shape_->role_event(index, usage_, ids);
   } else if (setup_.echo) {
-    events += format_.tokens_event(index, from.echo_text, state.tokens, usage_, ids);
+    events += shape_->tokens_event(index, from.echo_text, state.tokens, usage_, ids);
     state.tokens.clear();
   } else if (ids) {
-    events += format_.tokens_event(index, {}, {}, usage_, ids);
+    events += shape_->tokens_event(index, {}, {}, usage_, ids);
   }
 }
 
@@ -234,13 +236,18 @@ void Reply::show(size_t index, std::vector<ShownToken> shown, std::string& event
   for (ShownToken& token : shown) {
     if (!options.is_stream) {
       state.text += token.text;
+      for (const text::AnswerPiece& piece : token.pieces) append_piece(state.parts, piece);
       state.tokens.push_back(std::move(token));
+      continue;
+    }
+    if (options.tool_calls) {
+      events += shape_->pieces_events(index, token, usage_);
       continue;
     }
     // The token that ended the choice need not be shown by itself.
     const bool is_silent_end = state.choice.is_finished() && &token == &shown.back() && token.text.empty();
     if (is_silent_end && !token.logprob && !options.return_token_ids) continue;
-    events += format_.tokens_event(index, token.text, {&token, 1}, usage_, nullptr);
+    events += shape_->tokens_event(index, token.text, {&token, 1}, usage_, nullptr);
   }
 }
 
@@ -266,8 +273,7 @@ void Reply::complete(std::string events) {
     return;
   }
   if (setup_.options.is_stream) {
-    if (setup_.options.include_usage) events += format_.usage_event(usage_);
-    events += ReplyFormat::done_event();
+    events += shape_->last_events(usage_);
     writer_->write(std::move(events));
     writer_->end();
   } else {
@@ -304,6 +310,7 @@ void Reply::send_whole() {
     const size_t prompt = i / setup_.options.num_choices;
     WholeChoice& whole = wholes.emplace_back();
     whole.text = std::move(state.text);
+    whole.parts = std::move(state.parts);
     whole.prompt = &setup_.prompts[prompt].ids;
     if (setup_.options.prompt_logprobs >= 0) whole.prompt_logprobs = &prompt_logprobs_[prompt];
     const size_t num_echoed = shows_echo_tokens() ? whole.prompt->size() : 0;
@@ -311,23 +318,22 @@ void Reply::send_whole() {
       if (state.tokens[t].id >= 0) whole.ids.push_back(state.tokens[t].id);
     }
     whole.tokens = std::move(state.tokens);
-    whole.end = {state.choice.finish_reason(), state.choice.stop_reason()};
+    whole.end = {state.choice.answer_reason(), state.choice.stop_reason()};
   }
   writer_->send(200, {{"Content-Type", "application/json"}, {"X-Request-Id", setup_.request_id}},
-                format_.whole(wholes, usage_));
+                shape_->whole(wholes, usage_));
 }
 
 void Reply::fail(const ApiError& error, std::string events) {
   cancel_all();
   if (is_started_ && setup_.options.is_stream) {
-    events += ReplyFormat::error_event(error);
-    events += ReplyFormat::done_event();
+    events += shape_->error_events(error);
     writer_->write(std::move(events));
     writer_->end();
   } else {
     http::Headers headers = error_headers(error);
     headers.emplace_back("X-Request-Id", setup_.request_id);
-    writer_->send(error.status, std::move(headers), error_json(error));
+    writer_->send(error.status, std::move(headers), error_body(setup_.head.kind, error));
   }
   finish(error.status);
 }

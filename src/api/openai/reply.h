@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "api/openai/front_metrics.h"
-#include "api/openai/reply_format.h"
+#include "api/openai/reply_shape.h"
 #include "base/clock.h"
 #include "net/http/http_types.h"
 #include "serve/engine/generator.h"
@@ -39,7 +39,7 @@ struct ReplySetup {
   std::string endpoint;    // for metrics and log
   std::string request_id;  // the client's or ours; echoed and logged, never relied on
   std::string tenant;
-  TraceContext trace;      // of the first prompt; the others' spans are beside it
+  TraceContext trace;  // of the first prompt; the others' spans are beside it
   ReplyHead head;
   GenerationOptions options;
   std::vector<ReplyPrompt> prompts;
@@ -62,6 +62,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
     Choice choice;
     std::vector<ShownToken> tokens;  // whole answers keep them
     std::string text;
+    std::vector<text::AnswerPart> parts;
     bool has_begun = false;  // its first event is out
     int64_t last_token_ns = 0;
     RequestTimes times;
@@ -85,7 +86,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
 
   ReplyContext context_;
   ReplySetup setup_;
-  ReplyFormat format_;
+  std::unique_ptr<ReplyShape> shape_;
   std::shared_ptr<http::ResponseWriter> writer_;
   std::vector<ChoiceState> choices_;
   std::vector<sched::RequestId> requests_;

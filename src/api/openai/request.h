@@ -5,6 +5,7 @@
 // we do not do are refused. Source: the public OpenAI API, and the extensions that vLLM's clients send.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -15,6 +16,7 @@
 #include "base/sampling_params.h"
 #include "serve/sched/grammar.h"
 #include "serve/sched/request.h"
+#include "serve/text/tool_call.h"
 
 namespace tandem::openai {
 
@@ -62,16 +64,28 @@ struct GenerationOptions {
   std::optional<uint64_t> truncate_prompt_tokens;  // keep the last ones
   std::optional<sched::Grammar> grammar;  // the answer has to fit it
   std::string grammar_param;              // the field that asks for it, for errors; empty: none in particular
+  // How calls are found in the answer; null: they are not looked for.
+  std::shared_ptr<const text::ToolCallRules> tool_calls;
   int32_t priority = 0;
   double deadline_ms = 0;  // from arrival; 0: none
   std::string cache_salt;
   std::string request_id;  // what the client calls it, where no header says
 };
 
+// The tools that an answer may call. kNone: it calls none.
+struct ToolUse {
+  enum class Choice : uint8_t { kNone, kAuto, kRequired, kNamed };
+  Choice choice = Choice::kNone;
+  std::string named;        // kNamed: which
+  bool is_parallel = true;  // several calls in one answer
+  std::vector<text::ToolSpec> tools;
+};
+
 // What the chat template gets.
 struct ChatPrompt {
   JsonValue::Array messages;  // contents are strings, tool arguments are objects
   std::optional<JsonValue> tools;
+  ToolUse tool_use;
   std::optional<JsonValue> documents;
   JsonValue::Object template_variables;
   bool add_generation_prompt = true;

@@ -147,6 +147,9 @@ OptionGroup server_options() {
               {.name = "ping-interval", .type = kNumber, .default_text = "15", .min = 0, .max = 3600,
                .help = "Seconds after which a silent stream sends a comment, which keeps proxies from cutting it; 0: "
                        "never"},
+              {.name = "tool-call-parser", .type = kChoice, .default_text = "auto",
+               .choices = {"auto", "hermes", "llama3", "mistral", "none"},
+               .help = "How the model writes tool calls; auto: as its chat template does"},
               {.name = "seed", .type = kInteger, .default_note = "another one each start", .min = 0,
                .help = "Where the seeds of requests without one come from"},
               {.name = "generation-config", .type = kChoice, .default_text = "auto", .choices = {"auto", "none"},

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "base/log.h"
 #include "base/mapped_file.h"
 #include "serve/text/text_handle.h"
 
@@ -35,10 +36,20 @@ std::string template_named(const Config& config, std::string_view name) {
   return std::string(view_of(tt_config_template(config.get(), raw_str(name))));
 }
 
-Result<std::optional<ChatTemplate>> compile_if_any(const std::string& source) {
-  if (source.empty()) return std::optional<ChatTemplate>();
-  TRY_ASSIGN(ChatTemplate compiled, ChatTemplate::compile(source));
-  return std::optional<ChatTemplate>(std::move(compiled));
+// A template that does not compile costs the chats, not the model.
+std::optional<ChatTemplate> compile_if_any(const std::string& source, std::string& error) {
+  if (source.empty()) return std::nullopt;
+  Result<ChatTemplate> compiled = ChatTemplate::compile(source);
+  if (compiled) return std::move(compiled).value();
+  error = compiled.error().message;
+  log_warning("serve/text", "the model's chat template can not be compiled; chats are refused", {{"error", error}});
+  return std::nullopt;
+}
+
+void use_templates(const std::string& source, const std::string& tool_source, TextModel& model) {
+  model.chat_template = compile_if_any(source, model.template_error);
+  model.tool_template = compile_if_any(tool_source, model.template_error);
+  model.tool_call_format = detect_tool_call_format(tool_source.empty() ? source : tool_source);
 }
 
 std::string text_of(const Tokenizer& tokenizer, std::optional<TokenId> id) {
@@ -87,19 +98,21 @@ Result<TextModel> load_tokenizer_dir(const std::string& directory) {
 
   Result<Tokenizer> tokenizer = Tokenizer::from_json(json, config.get());
   if (!tokenizer) return std::move(tokenizer).error().during(directory);
-  Result<std::optional<ChatTemplate>> chat = compile_if_any(source);
-  if (!chat) return std::move(chat).error().during(directory);
-  Result<std::optional<ChatTemplate>> tools = compile_if_any(tool_source);
-  if (!tools) return std::move(tools).error().during(directory);
   const auto infill = infill_tokens_of(*tokenizer);
-  return TextModel{std::move(tokenizer).value(), std::move(chat).value(), std::move(tools).value(),
-                   std::string(view_of(tt_config_bos(config.get()))),
-                   std::string(view_of(tt_config_eos(config.get()))), infill};
+  TextModel model{std::move(tokenizer).value(),
+                  std::nullopt,
+                  std::nullopt,
+                  std::string(view_of(tt_config_bos(config.get()))),
+                  std::string(view_of(tt_config_eos(config.get()))),
+                  infill,
+                  ToolCallFormat::kNone,
+                  {}};
+  use_templates(source, tool_source, model);
+  return model;
 }
 
 Result<TextModel> text_model_from_parts(const TokenizerParts& parts, std::string_view chat_template) {
   TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::from_parts(parts));
-  TRY_ASSIGN(std::optional<ChatTemplate> chat, compile_if_any(std::string(chat_template)));
   std::string bos = text_of(tokenizer, tokenizer.bos());
   std::string eos = text_of(tokenizer, tokenizer.eos());
   auto infill = infill_tokens_of(tokenizer);
@@ -108,7 +121,10 @@ Result<TextModel> text_model_from_parts(const TokenizerParts& parts, std::string
     infill = InfillTokens{static_cast<TokenId>(parts.fim_prefix), static_cast<TokenId>(parts.fim_suffix),
                           static_cast<TokenId>(parts.fim_middle)};
   }
-  return TextModel{std::move(tokenizer), std::move(chat), std::nullopt, std::move(bos), std::move(eos), infill};
+  TextModel model{std::move(tokenizer), std::nullopt, std::nullopt, std::move(bos), std::move(eos), infill,
+                  ToolCallFormat::kNone, {}};
+  use_templates(std::string(chat_template), {}, model);
+  return model;
 }
 
 }  // namespace tandem::text

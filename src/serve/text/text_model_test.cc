@@ -119,7 +119,6 @@ TEST_CASE("what is wrong in a directory is an error that names the file") {
   CHECK(has(message({{"tokenizer.json", "{}"}}), "tokenizer.json"));
   CHECK(has(message({tokenizer, {"tokenizer_config.json", "["}}), "tokenizer_config.json"));
   CHECK(has(message({tokenizer, {"tokenizer_config.json", "[]"}}), "tokenizer_config.json"));
-  CHECK(has(message({tokenizer, {"chat_template.jinja", "{% if %}"}}), "chat template"));
   const auto model_json = [](const std::string& model) {
     const char* decoder = R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true})";
     return std::pair<std::string, std::string>(
@@ -136,7 +135,21 @@ TEST_CASE("a GGUF's parts and template make a model with the same face") {
   CHECK(model.eos_text == "<|end|>");
   CHECK(rendered(model.template_for(true)) == "x");
   CHECK(!must(text_model_from_parts(byte_level_parts(), "")).chat_template);
-  CHECK(!text_model_from_parts(byte_level_parts(), "{% if %}"));
+}
+
+// The fault put in: a template that does not compile was an error of the whole model.
+TEST_CASE("TPL-05 a template that does not compile leaves the model usable and is named with its line") {
+  const std::string source = "{% for m in messages %}\n{{ m.content }}\n{% if %}\n{% endfor %}";
+  const TextModel from_parts = must(text_model_from_parts(byte_level_parts(), source));
+  const TextModel from_directory =
+      must(Directory(Files{{"tokenizer.json", kTokenizerJson}, {"chat_template.jinja", source}}).load());
+  for (const TextModel* model : {&from_parts, &from_directory}) {
+    CHECK(model->template_for(false) == nullptr);
+    CHECK(model->template_for(true) == nullptr);
+    CHECK(model->template_error.find("3") != std::string::npos);
+  }
+  CHECK(must(text_model_from_parts(byte_level_parts(), "{{ strftime_now('%Y') }}{% generation %}{% endgeneration %}"))
+            .template_error.empty());
 }
 
 TEST_CASE("tokens for infilling are found by their names, and where a GGUF names their ids, by those") {
