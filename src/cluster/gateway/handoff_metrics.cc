@@ -86,6 +86,12 @@ HandoffMetrics::HandoffMetrics(MetricRegistry& registry, const std::string& mode
                                   {{"model_name", model_name}, {"engine", "0"}})),
       prompt_tokens_(registry.counter("vllm:prompt_tokens_total", "Prompt tokens computed or taken from a cache.",
                                       {{"model_name", model_name}, {"engine", "0"}})),
+      computed_(registry.counter("vllm:prompt_tokens_by_source_total", "Prompt tokens by where their KV came from.",
+                                 {{"model_name", model_name}, {"engine", "0"}, {"source", "local_compute"}})),
+      cached_(registry.counter("vllm:prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache.",
+                               {{"model_name", model_name}, {"engine", "0"}})),
+      from_cache_(registry.counter("vllm:prompt_tokens_by_source_total", "Prompt tokens by where their KV came from.",
+                                   {{"model_name", model_name}, {"engine", "0"}, {"source", "local_cache_hit"}})),
       running_(registry.gauge("vllm:num_requests_running", "Requests that a pair of nodes has.",
                               {{"model_name", model_name}, {"engine", "0"}})),
       waiting_(registry.gauge("vllm:num_requests_waiting", "Requests that no pair of nodes has.",
@@ -116,6 +122,18 @@ void HandoffMetrics::on_arrival(const handoff::RequestId& id, uint64_t num_promp
   times.num_prompt = num_prompt;
   times.arrived = now;
   requests_.emplace(id, times);
+}
+
+void HandoffMetrics::on_end(const handoff::RequestId& id) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  const Times& times = it->second;
+  const auto learn = [](double& mean, double value) { mean += (mean == 0 ? 1 : 0.05) * (value - mean); };
+  if (times.num_output > 0) learn(mean_output_, times.num_output);
+  if (times.num_output > 1) {
+    learn(seconds_per_output_, seconds_of(times.last_token - times.first_token) / (times.num_output - 1));
+  }
+  requests_.erase(it);
 }
 
 void HandoffMetrics::on_moved(const role::RequestMoved& moved, Nanos now) {
@@ -205,9 +223,16 @@ void HandoffMetrics::on_token(const handoff::TokenEntry& entry, Nanos now) {
   if (times.is_prefilling && times.sampled == 0) {
     times.sampled = now;
   }
+  if (entry.choice == 0) ++times.num_output;
   if (times.last_token == 0) {
+    // Of a node that says more than there is, no more counts: the sources add up to the prompt whatever it says.
+    const uint64_t num_cached = std::min<uint64_t>(entry.num_cached, times.num_prompt);
+    times.first_token = now;
     first_token_.observe(seconds_of(now - times.arrived));
     prompt_tokens_.add(times.num_prompt);
+    cached_.add(num_cached);
+    from_cache_.add(num_cached);
+    computed_.add(times.num_prompt - num_cached);
   } else if (times.lost_by != Cause::kProgress) {
     end_gap(times, entry, now);
   }

@@ -108,7 +108,7 @@ uint32_t ModelEngine::plan_choice(Step& step, const Id& id, PrefillJob& job, uin
   EngineChoice& choice = job.choices[index];
   const auto num_left = static_cast<uint32_t>(choice.tokens.size()) - choice.num_computed;
   if (choice.is_finished || num_left == 0 || step.batch.items.size() >= config_.max_sequences) return 0;
-  const uint32_t count = config_.budget.chunk(step.shape, cost_, choice.num_computed, num_left);
+  const uint32_t count = config_.budget.chunk(step.shape, cost_, {choice.num_computed, num_left, false});
   if (count == 0) return 0;
   step.shape.add_prefill(choice.num_computed, count);
   add_item(step, id, choice, index, false, count);

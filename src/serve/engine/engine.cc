@@ -79,6 +79,12 @@ Result<sched::RequestId> Engine::submit(sched::Request request, std::shared_ptr<
   return *id;
 }
 
+Status Engine::check_room(const std::string& tenant) {
+  Status room = gate_.check_room(tenant);
+  if (!room) metrics_.reject();
+  return room;
+}
+
 void Engine::cancel(sched::RequestId request) {
   if (gate_.cancel(request)) mailbox_.wake();
 }
@@ -238,7 +244,8 @@ void Engine::update_levels() {
   num_running_.store(scheduler_.counts().num_running, std::memory_order_relaxed);
   kv_usage_.store(pool.num_blocks() == 0 ? 0 : static_cast<double>(pool.num_owned()) / pool.num_blocks(),
                   std::memory_order_relaxed);
-  gate_.set_pace({scheduler_.seconds_per_prefill_token(), scheduler_.cost().predict(scheduler_.shape())});
+  gate_.set_pace({scheduler_.seconds_per_prefill_token(), scheduler_.cost().predict(scheduler_.shape()),
+                  scheduler_.mean_output_tokens()});
   metrics_.on_levels(scheduler_, gate_.num_queued());
 }
 

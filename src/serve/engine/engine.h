@@ -38,6 +38,7 @@ class Engine final : public Generator {
 
   // Any thread.
   Result<sched::RequestId> submit(sched::Request request, std::shared_ptr<sched::TokenSink> sink) override;
+  Status check_room(const std::string& tenant) override;
   void cancel(sched::RequestId request) override;
   GeneratorLimits limits() const override;
   GeneratorLoad load() const override;

@@ -70,7 +70,8 @@ class Scheduler {
   // Ends the request; nothing when there is no such. The update has kCancelled for each open choice.
   std::optional<Update> cancel(RequestId id);
 
-  // Ends the requests whose deadline has passed, with kDeadline.
+  // Ends, with kDeadline, the requests whose deadline has passed and those that wait and cannot meet it any more, so
+  // that no step is spent on them.
   std::vector<Update> expire(int64_t now_ns);
 
   // Ends the request with an error; nothing when there is no such.
@@ -105,6 +106,9 @@ class Scheduler {
   // Of a step like the last with as many prompt tokens as the budget gives; 0 while not known. For admission.
   double seconds_per_prefill_token() const;
 
+  // That choices which ended had lately; 0 while not known. For admission.
+  double mean_output_tokens() const { return mean_output_tokens_; }
+
   void check_invariants() const;  // stops the process when broken; between turns
   std::string dump() const;
 
@@ -136,7 +140,11 @@ class Scheduler {
   bool may_admit(int64_t now_ns) const;
   bool plan_chunk(Sequence& sequence, LineWalk& walk, int64_t now_ns);
   kv::PrefixMatch match_prefix(const Sequence& sequence) const;
-  bool admit(Sequence& sequence, const kv::PrefixMatch& match, int64_t now_ns);
+  struct Reserve {  // seats and blocks that an admission has to leave free
+    uint32_t num_seats = 0, num_blocks = 0;
+  };
+  Reserve reserve_from(const Sequence& sequence) const;
+  bool admit(Sequence& sequence, const kv::PrefixMatch& match, uint32_t num_kept, int64_t now_ns);
   bool admit_fork(Sequence& sequence, int64_t now_ns);
   bool can_fork(const Sequence& sequence) const;
   bool take_blocks(kv::BlockTable& table, uint32_t num_blocks, uint32_t num_prompt);
@@ -159,6 +167,7 @@ class Scheduler {
   void insert_running(Sequence& sequence);
   Update end_request(RequestState& state);
   void drop_request(RequestId id);
+  bool is_hopeless(const RequestState& state, int64_t now_ns) const;
 
   SchedulerConfig config_;
   AdmissionPolicy admission_;
@@ -174,6 +183,7 @@ class Scheduler {
   uint64_t next_arrival_index_ = 0;
   uint64_t next_sequence_id_ = 1;
   uint64_t last_forced_preemption_ = 0;  // step
+  double mean_output_tokens_ = 0;        // smoothed
 
   // The turn
   bool is_planned_ = false;

@@ -122,6 +122,8 @@ void Scheduler::accept_token(Sequence& sequence, ItemOutcome& outcome, Commit& c
   if (outcome.logprob) delta.logprobs.push_back(std::move(*outcome.logprob));
   delta.finish = finish_of(sequence, outcome.token);
   if (delta.finish) {
+    const auto num_output = static_cast<double>(sequence.tokens.size() - sequence.request->request.prompt.size());
+    mean_output_tokens_ += (mean_output_tokens_ == 0 ? 1 : 0.05) * (num_output - mean_output_tokens_);
     finish_sequence(sequence);
   } else if (!sequence.sampling.banned.empty()) {
     set_banned(sequence);

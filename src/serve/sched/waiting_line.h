@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/tenant_shares.h"
 #include "serve/sched/sequence.h"
 
 namespace tandem::sched {
@@ -23,7 +24,7 @@ struct LineOrder {
 
 class WaitingLine {
  public:
-  explicit WaitingLine(std::map<std::string, double> tenant_weights) : weights_(std::move(tenant_weights)) {}
+  explicit WaitingLine(std::map<std::string, double> tenant_weights) : shares_(std::move(tenant_weights)) {}
 
   // A sequence is in the line while its phase is kWaiting or kPrefill. Take it out before changing its progress, and
   // put it back after.
@@ -38,6 +39,7 @@ class WaitingLine {
   void charge(const std::string& tenant, uint32_t tokens);
   void undo_charges();
   void accept_charges() { charges_.clear(); }
+  uint32_t num_tenants() const { return shares_.num_present(); }
 
   uint32_t num_waiting() const { return static_cast<uint32_t>(arrivals_.size()); }
   uint64_t num_waiting_tokens() const { return num_waiting_tokens_; }
@@ -47,19 +49,15 @@ class WaitingLine {
  private:
   friend class LineWalk;
   using Ordered = std::set<Sequence*, LineOrder>;
-  struct Tenant {
-    double weight = 1;
-    double served = 0;  // tokens / weight
-    uint32_t num_present = 0;
+  struct Lane {  // of a tenant that is present
     Ordered waiting;
     Ordered prefilling;
   };
 
-  Tenant& tenant_of(const std::string& name);
-  void forget_absent();
+  Lane& lane_of(const Sequence& sequence);
 
-  std::map<std::string, double> weights_;
-  std::map<std::string, Tenant> tenants_;
+  TenantShares shares_;  // in tokens
+  std::map<std::string, Lane> lanes_;
   std::set<std::pair<int64_t, SequenceId>> arrivals_;  // of the waiting
   uint64_t num_waiting_tokens_ = 0;
   std::vector<std::pair<std::string, double>> charges_;  // tenant, served before
@@ -72,20 +70,24 @@ class LineWalk {
 
   Sequence* next();  // null at the end
   void stop_admission() { may_admit_ = false; }  // only sequences that are under way come from here on
+  void stop_tenant() { last_->is_stopped = true; }  // the same of the tenant whose sequence came last
   bool may_admit() const { return may_admit_; }
 
  private:
   struct Cursor {
-    WaitingLine::Tenant* tenant;
+    const TenantShares::Tenant* tenant;
+    const WaitingLine::Lane* lane;
     std::vector<Sequence*> prefilling;  // a copy: admitted ones join the set during the walk
     size_t next_prefilling = 0;
     WaitingLine::Ordered::const_iterator next_waiting;
+    bool is_stopped = false;
   };
   Sequence* head(const Cursor& cursor) const;
   void advance(Cursor& cursor, Sequence* taken);
 
   bool may_admit_;
   std::vector<Cursor> cursors_;
+  Cursor* last_ = nullptr;
 };
 
 }  // namespace tandem::sched
