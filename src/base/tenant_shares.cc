@@ -20,6 +20,7 @@ void TenantShares::enter(const std::string& name) {
     if (weight != weights_.end() && weight->second > 0) tenant.weight = weight->second;
   }
   if (tenant.num_present++ > 0) return;
+  tenant.came = ++num_came_;
   double level = 0;
   if (num_present_++ > 0) {
     bool is_first = true;

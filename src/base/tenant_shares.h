@@ -16,6 +16,11 @@ class TenantShares {
     double weight = 1;
     double served = 0;  // what it got, by its weight
     uint32_t num_present = 0;
+    uint64_t came = 0;  // in what order they came, the last time
+    // Of two that are level the one that came last, which has waited for nobody yet.
+    bool goes_before(const Tenant& other) const {
+      return served != other.served ? served < other.served : came > other.came;
+    }
   };
 
   // Tenants without a weight, or with none above 0, have 1.
@@ -39,6 +44,7 @@ class TenantShares {
   const std::map<std::string, double> weights_;
   std::map<std::string, Tenant> tenants_;
   uint32_t num_present_ = 0;
+  uint64_t num_came_ = 0;
 };
 
 }  // namespace tandem

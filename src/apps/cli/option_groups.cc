@@ -129,8 +129,8 @@ OptionGroup queue_options() {
               {.name = "max-queue-tokens", .type = kInteger, .default_text = "0", .min = 0, .max = 1 << 30,
                .help = "Prompt tokens that may wait; a request beyond is answered 503. 0: no limit"},
               {.name = "max-queue-time", .type = kNumber, .default_text = "0", .min = 0, .max = 86400,
-               .help = "Seconds that the last in the queue would wait for its first step, as predicted; while it is more, "
-                       "requests are answered 503, or 429 where it is the key's own queue. 0: no limit"},
+               .help = "Seconds that the last in the queue would wait for its first step, as predicted; while it is "
+                       "more, requests are answered 503, or 429 where it is the key's own queue. 0: no limit"},
               {.name = "max-queue-per-key", .type = kInteger, .default_text = "0", .min = 0, .max = 1 << 20,
                .help = "Requests of one API key that may wait; more are answered 429. 0: no limit"},
           }};
@@ -148,11 +148,11 @@ OptionGroup server_options() {
                .help = "Keys of which a client must send one as its bearer token. Better given as TANDEM_API_KEY: "
                        "other users of the machine can read a command line"},
               {.name = "api-key-file", .default_note = "none",
-               .help = "File with keys, each with a name: lines of NAME KEY [weight=NUMBER] [max-concurrent=NUMBER]. When "
-                       "there is not enough for all, each key gets tokens by its weight (1 unless it says so)"},
+               .help = "File with keys, each with a name: lines of NAME KEY [weight=NUMBER] [max-concurrent=NUMBER]. "
+                       "When there is not enough for all, each key gets tokens by its weight (1 unless it says so)"},
               {.name = "tls-cert", .default_note = "plain HTTP",
-               .help = "PEM file with the server's certificate, and those between it and its authority: clients come by "
-                       "https, TLS 1.2 or later"},
+               .help = "PEM file with the server's certificate, and those between it and its authority: clients come "
+                       "by https, TLS 1.2 or later"},
               {.name = "tls-key", .default_note = "plain HTTP", .help = "PEM file with the certificate's key"},
               {.name = "cors-origin", .type = kTextList, .default_note = "none",
                .help = "Origins, such as https://chat.example, whose web pages may use the API in a browser; *: all"},

@@ -173,6 +173,7 @@ void GatewayLoop::tick(Nanos now) {
   policy_.on_tick(now, outs);
   carry_out(outs, now);
   metrics_.on_levels(policy_, gate_.num_queued(), view_.num_mass_losses());
+  metrics_.on_kv_usage(kv_usage());
   gate_.set_pace({metrics_.seconds_per_prefill_token(), metrics_.seconds_per_output_token(),
                   metrics_.mean_output_tokens()});
 }

@@ -347,7 +347,7 @@ void Gateway::tick_queue(Lanes lanes, Nanos now, GatewayOuts& out) {
   using Phase = GatewayRequest::Phase;
   while (!lanes.empty()) {
     const auto turn = std::min_element(lanes.begin(), lanes.end(), [this](const auto& a, const auto& b) {
-      return shares_.of(a.first).served < shares_.of(b.first).served;
+      return shares_.of(a.first).goes_before(shares_.of(b.first));
     });
     const RequestId id = turn->second.back().second;
     no_room_for_.reset();

@@ -1,5 +1,6 @@
 #pragma once
-// ClientStream: a connection's bytes, plain or through TLS. A part of http_server.cc, as connection.h is. One I/O thread.
+// ClientStream: a connection's bytes, plain or through TLS. A part of http_server.cc, as connection.h is. One I/O
+// thread.
 
 #include <boost/asio.hpp>
 #include <boost/asio/ssl.hpp>

@@ -5,7 +5,7 @@
 namespace tandem::sched {
 namespace {
 
-// A tenant may hold so many times what is still free of the queue. So one alone gets most of it, many get equal parts by
+// A tenant may hold so many times what is still free of the queue. So one alone gets most of it, many get parts by
 // weight, and there is always room for one that comes new. Dynamic thresholds: Choudhury and Hahne, 1998.
 constexpr double kShareOfFree = 4;
 

@@ -273,7 +273,7 @@ bool Scheduler::admit(Sequence& sequence, const kv::PrefixMatch& match, uint32_t
   progress.num_computed = static_cast<uint32_t>(match.blocks.size()) * config_.block_size;
   progress.num_published = static_cast<uint32_t>(match.blocks.size());
   progress.published_node = match.last;
-  if (config_.enable_prefix_caching) {
+  if (config_.enable_prefix_caching && sequence.request->scheduled_ns == 0) {
     counts_.prefix_queries_tokens += sequence.num_tokens();
     counts_.prefix_hits_tokens += progress.num_computed;
   }

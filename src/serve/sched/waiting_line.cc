@@ -135,7 +135,7 @@ Sequence* LineWalk::next() {
       } else if (is_front) {
         is_better = RankOrder{}(candidate, best_head);
       } else {
-        is_better = cursor.tenant->served < best->tenant->served;
+        is_better = cursor.tenant->goes_before(*best->tenant);
       }
     }
     if (!is_better) continue;
