@@ -29,7 +29,7 @@ void TenantShares::enter(const std::string& name) {
       level = is_first ? other.served : std::min(level, other.served);
       is_first = false;
     }
-    tenant.served = std::max(tenant.served, level);
+    tenant.served = std::max(tenant.served, level - start_);
   }
   forget_absent();
 }

@@ -1,7 +1,7 @@
 #pragma once
 // TenantShares: who is served next among tenants that each have a weight: the one that got least by its weight. One
-// that comes back starts level with the others and has no claim on the time it was away; leaving clears no debt. One
-// thread.
+// that comes back has no claim on the time it was away but for a bounded start, so that who asks for little and seldom
+// is served at once; leaving clears no debt. One thread.
 
 #include <cstdint>
 #include <map>
@@ -23,8 +23,9 @@ class TenantShares {
     }
   };
 
-  // Tenants without a weight, or with none above 0, have 1.
-  explicit TenantShares(std::map<std::string, double> weights) : weights_(std::move(weights)) {}
+  // Tenants without a weight, or with none above 0, have 1. `start`: what one that comes back may get, by a weight of
+  // 1, before it is level with the others.
+  TenantShares(std::map<std::string, double> weights, double start) : weights_(std::move(weights)), start_(start) {}
 
   // It counts as present from its first enter() to its last leave().
   void enter(const std::string& name);
@@ -42,6 +43,7 @@ class TenantShares {
   void forget_absent();
 
   const std::map<std::string, double> weights_;
+  const double start_;
   std::map<std::string, Tenant> tenants_;
   uint32_t num_present_ = 0;
   uint64_t num_came_ = 0;

@@ -6,7 +6,7 @@ namespace tandem {
 namespace {
 
 TEST_CASE("whoever got least by its weight goes next, and a newcomer starts level, ahead of those it is level with") {
-  TenantShares shares({{"gold", 2}, {"odd", -1}});
+  TenantShares shares({{"gold", 2}, {"odd", -1}}, 0);
   shares.enter("a");
   shares.enter("gold");
   shares.charge("a", 10);
@@ -23,7 +23,7 @@ TEST_CASE("whoever got least by its weight goes next, and a newcomer starts leve
 }
 
 TEST_CASE("being away is no claim, and leaving clears no debt") {
-  TenantShares shares({});
+  TenantShares shares({}, 20);
   for (const char* name : {"a", "b"}) shares.enter(name);
   shares.charge("a", 100);
   shares.leave("a");
@@ -33,11 +33,15 @@ TEST_CASE("being away is no claim, and leaving clears no debt") {
   shares.leave("a");
   shares.charge("b", 500);
   shares.enter("a");
-  CHECK(shares.of("a").served == 500);
+  CHECK(shares.of("a").served == 480);  // the start, and no more
+  shares.charge("a", 15);
+  shares.leave("a");
+  shares.enter("a");
+  CHECK(shares.of("a").served == 495);  // what is left of it
 }
 
 TEST_CASE("of thousands that come and go those with the largest debts are remembered, and no more than a thousand") {
-  TenantShares shares({});
+  TenantShares shares({}, 0);
   for (int i = 0; i < 5000; ++i) {
     const std::string name = "t" + std::to_string(i);
     shares.enter(name);

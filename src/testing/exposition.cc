@@ -66,8 +66,10 @@ std::optional<Sample> sample_of(std::string_view line) {
       line.remove_prefix(equals + 1);
       const auto value = quoted(line);
       if (!value || !sample.labels.emplace(label, *value).second) return std::nullopt;
-      if (line.starts_with(',')) line.remove_prefix(1);
-      else if (!line.starts_with('}')) return std::nullopt;
+      if (line.starts_with(','))
+        line.remove_prefix(1);
+      else if (!line.starts_with('}'))
+        return std::nullopt;
     }
     line.remove_prefix(1);
   }
@@ -109,7 +111,8 @@ class Checker {
 
   void set_type(std::string_view rest) {
     const size_t space = rest.find(' ');
-    if (space == std::string_view::npos || rest.substr(0, space) != family_) return fault("belongs to no HELP before it");
+    if (space == std::string_view::npos || rest.substr(0, space) != family_)
+      return fault("belongs to no HELP before it");
     if (!type_.empty() || num_samples_ > 0) return fault("comes too late");
     type_ = rest.substr(space + 1);
     if (type_ != "counter" && type_ != "gauge" && type_ != "histogram") fault("is of an unknown type");
@@ -134,10 +137,14 @@ class Checker {
     std::string bound_text = bound == labels.end() ? "" : bound->second;
     labels.erase("le");
     Histogram& histogram = histograms_[labels];
-    if (sample.name == family_ + "_bucket") take_bucket(histogram, bound_text, sample.value);
-    else if (sample.name == family_ + "_sum") histogram.has_sum = true;
-    else if (sample.name == family_ + "_count") histogram.count = sample.value;
-    else fault("stands in another family, " + family_);
+    if (sample.name == family_ + "_bucket")
+      take_bucket(histogram, bound_text, sample.value);
+    else if (sample.name == family_ + "_sum")
+      histogram.has_sum = true;
+    else if (sample.name == family_ + "_count")
+      histogram.count = sample.value;
+    else
+      fault("stands in another family, " + family_);
   }
 
   struct Histogram {
@@ -158,7 +165,8 @@ class Checker {
   void end_family() {
     for (const auto& [labels, histogram] : histograms_) {
       if (histogram.last_bound != INFINITY) fault(family_ + " has no bucket +Inf");
-      if (!histogram.count || *histogram.count != histogram.last_value) fault(family_ + "'s count is not its +Inf bucket");
+      if (!histogram.count || *histogram.count != histogram.last_value)
+        fault(family_ + "'s count is not its +Inf bucket");
       if (!histogram.has_sum) fault(family_ + " has no sum");
     }
     histograms_.clear();

@@ -1,8 +1,8 @@
 #pragma once
-// What is wrong with a metrics page, by the rules of the Prometheus text format 0.0.4 and the conventions that readers of
-// it rely on: one HELP and TYPE a family, before its samples, which stand together; no sample twice; names, labels and
-// escapes as they must be; numbers, and no NaN among them; counters that end in _total and do not fall below 0; buckets
-// that rise up to +Inf, which is the count.
+// What is wrong with a metrics page, by the rules of the Prometheus text format 0.0.4 and the conventions that readers
+// of it rely on: one HELP and TYPE a family, before its samples, which stand together; no sample twice; names, labels
+// and escapes as they must be; numbers, and no NaN among them; counters that end in _total and do not fall below 0;
+// buckets that rise up to +Inf, which is the count.
 
 #include <map>
 #include <string>

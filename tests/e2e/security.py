@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What a server keeps from strangers: security.py TANDEM FIXTURES. Keys from a file, TLS, pages of other origins, and that
-no prompt is ever logged, by one process or by any process of a cluster. Standard library, openssl and curl where there is
-one. Exits 1 at the first fault."""
+"""What a server keeps from strangers: security.py TANDEM FIXTURES. Keys from a file, TLS, pages of other origins, and
+that no prompt is ever logged, by one process or by any process of a cluster. Standard library, openssl, and curl where
+there is one. Exits 1 at the first fault."""
 import http.client, json, os, pathlib, shutil, ssl, subprocess, sys, time
 
 import processes
@@ -9,7 +9,8 @@ import processes
 WORD = "Zyzzogeton"  # in every prompt, and nowhere else
 KEY, OTHER_KEY = "sk-alice-0123456789", "sk-bob-0123456789"
 MODEL = pathlib.Path(sys.argv[2]) / "tiny" / "llama-gqa.F16.gguf"
-FLAGS = ["--port", "0", "--served-model-name", "tiny", "--kv-blocks", "512", "--threads", "1", "--max-model-len", "2000"]
+FLAGS = ["--port", "0", "--served-model-name", "tiny", "--kv-blocks", "512", "--threads", "1",
+         "--max-model-len", "2000"]
 place = processes.Place(sys.argv[1], MODEL, FLAGS)
 check = place.check
 
@@ -161,8 +162,8 @@ def test_tls():
     process.send_signal(15)
     check(process.wait(60) == 0, "it ends well")
     place.running.remove(process)
-    for flags, message in ((["--tls-cert", crt], "given together"), (["--tls-cert", crt, "--tls-key", crt], "no PEM key"),
-                           (["--api-key-file", "/no/such"], "/no/such"), (["--cors-origin", "x/"], "is no origin")):
+    for flags, message in ((["--tls-cert", crt], "given together"),
+                           (["--tls-cert", crt, "--tls-key", crt], "no PEM key"), (["--api-key-file", "/no/such"], "/no/such"), (["--cors-origin", "x/"], "is no origin")):
         done = subprocess.run([place.program, "serve", place.model, *place.flags, *flags], env=place.environment,
                               capture_output=True, text=True, timeout=60)
         check(done.returncode != 0 and message in done.stderr, f"{flags}: {done}")

@@ -212,8 +212,8 @@ TEST_CASE("SCH-06 over the engine: the urgent one of many that wait is next; wha
   }
   const auto open = [&](const char* priority) {
     RawClient client(server.server->port());
-    const std::string body = std::string(R"({"ignore_eos":true,"stream":true,"max_tokens":8,"prompt":"x","priority":)") +
-                             priority + "}";
+    const std::string fields = R"({"ignore_eos":true,"stream":true,"max_tokens":8,"prompt":"x","priority":)";
+    const std::string body = fields + priority + "}";
     client.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
                 "\r\n\r\n" + body);
     client.read_until("\r\n\r\n");

@@ -44,8 +44,8 @@ Status read_setting(std::string_view word, ApiKey& key) {
   constexpr std::string_view kWeight = "weight=", kMost = "max-concurrent=";
   const auto wrong = [](std::string message) { return Error{ErrorCode::kInvalidArgument, std::move(message)}; };
   if (word.starts_with(kWeight)) {
-    const bool is_good = read_number(word.substr(kWeight.size()), key.weight) && key.weight >= kMinWeight &&
-                         key.weight <= kMaxWeight;
+    const bool is_good =
+        read_number(word.substr(kWeight.size()), key.weight) && key.weight >= kMinWeight && key.weight <= kMaxWeight;
     if (!is_good) return wrong("weight is a number from 0.01 to 1000");
     return Done{};
   }

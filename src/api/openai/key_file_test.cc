@@ -11,8 +11,9 @@ std::string fault(std::string_view text) {
 }
 
 TEST_CASE("a key file has a key a line, with a name, and what else is said of it") {
-  const auto keys = parse_key_file("# ours\n\nalice sk-aaaaaaaa weight=2.5\r\n\tbob  sk-bbbb#bbb max-concurrent=3 # x\n"
-                                   "c.d_e-f sk-cccccccc max-concurrent=0 weight=0.01");
+  const auto keys = parse_key_file(
+      "# ours\n\nalice sk-aaaaaaaa weight=2.5\r\n\tbob  sk-bbbb#bbb max-concurrent=3 # x\n"
+      "c.d_e-f sk-cccccccc max-concurrent=0 weight=0.01");
   REQUIRE(keys);
   REQUIRE(keys->size() == 3);
   CHECK((*keys)[0].name == "alice");

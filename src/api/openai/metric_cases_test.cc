@@ -41,7 +41,8 @@ TEST_CASE("MET-01: the check itself notices what readers of the format stumble o
   const std::string good = "# HELP a_total x\n# TYPE a_total counter\na_total{b=\"c\"} 1\n";
   CHECK(first_fault(good) == "");
   for (const char* bad :
-       {"a_total 1\n", "# HELP a x\n# TYPE a counter\na 1\n", "# HELP a_total x\n# TYPE a_total counter\na_total -nan\n",
+       {"a_total 1\n", "# HELP a x\n# TYPE a counter\na 1\n",
+        "# HELP a_total x\n# TYPE a_total counter\na_total -nan\n",
         "# HELP a_total x\n# TYPE a_total counter\na_total 1\na_total 1\n", "# HELP a x\n# TYPE a gauge\na{b=\"c} 1\n",
         "# HELP a x\n# TYPE a gauge\na{b=\"\\x\"} 1\n", "# HELP a x\n# TYPE a gauge\nb 1\n",
         "# HELP a x\n# TYPE a gauge\na 1\n# HELP a x\n# TYPE a gauge\n", "# HELP a x\n# TYPE a gauge\na 1",
@@ -127,10 +128,9 @@ TEST_CASE("MET-05: the names that dashboards, load tools and autoscalers ask for
   for (const char* name :
        {"vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds",
         "vllm:request_time_per_output_token_seconds", "vllm:request_queue_time_seconds",
-        "vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds",
-        "vllm:request_inference_time_seconds", "vllm:request_prompt_tokens", "vllm:request_generation_tokens",
-        "vllm:request_max_num_generation_tokens", "vllm:request_params_n", "vllm:request_params_max_tokens",
-        "vllm:iteration_tokens_total"}) {
+        "vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds", "vllm:request_inference_time_seconds",
+        "vllm:request_prompt_tokens", "vllm:request_generation_tokens", "vllm:request_max_num_generation_tokens",
+        "vllm:request_params_n", "vllm:request_params_max_tokens", "vllm:iteration_tokens_total"}) {
     has(name, "histogram");
   }
   CHECK(first_fault(text) == "");
@@ -162,7 +162,8 @@ TEST_CASE("MET-08: what clients make up becomes no series: models, paths, users,
     request.method = std::move(method);
     request.path = std::move(path);
     request.body = std::move(body);
-    request.headers = {{"Authorization", "Bearer " + key}, {"X-Request-Id", request.body.substr(0, 40)},
+    request.headers = {{"Authorization", "Bearer " + key},
+                       {"X-Request-Id", request.body.substr(0, 40)},
                        {"X-Objective", request.path}};
     (*server.gate)(std::move(request), std::make_shared<CountingWriter>(by_status));
   };

@@ -54,9 +54,9 @@ TEST_CASE("MET-06: cached are the tokens that the prefill found, not those that 
     metrics.on_token(token(id, 2, 0), begin + 300 * kMs);
     metrics.on_end(id);
   };
-  play(1, 0, false);    // cold
-  play(2, 96, false);   // the same again
-  play(3, 48, true);    // half of it
+  play(1, 0, false);     // cold
+  play(2, 96, false);    // the same again
+  play(3, 48, true);     // half of it
   play(4, 5000, false);  // a node that says more than there is
   const Page page = page_of(registry);
   CHECK(page.of("prompt_tokens_total") == 400);

@@ -119,7 +119,7 @@ class Gateway final : public handoff::Placement {
          forgets_bad_pairs = false;
   };
 
-  explicit Gateway(GatewayConfig config) : config_(std::move(config)), shares_(config_.tenant_weights) {
+  explicit Gateway(GatewayConfig config) : config_(std::move(config)), shares_(config_.tenant_weights, kTenantStart) {
     if (config_.router) router_.emplace(*config_.router);
   }
 
@@ -210,6 +210,8 @@ class Gateway final : public handoff::Placement {
   // What the router says, when it has something to say.
   std::optional<std::optional<handoff::Placed>> route(const handoff::PlacementQuery& query) const;
   bool may_serve(const NodeLink& link) const;
+
+  static constexpr double kTenantStart = 512;  // tokens; TenantShares
 
   GatewayConfig config_;
   std::map<std::string, NodeLink> links_;

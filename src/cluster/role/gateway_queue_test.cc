@@ -18,8 +18,8 @@ class OneNode {
   explicit OneNode(std::map<std::string, double> weights = {}) : gateway_(config_of(std::move(weights))) {
     gateway_.add_node("n");
     tick();
-    const auto opened = std::ranges::find_if(
-        outs_, [](const GatewayOut& out) { return std::holds_alternative<OpenStream>(out); });
+    const auto opened =
+        std::ranges::find_if(outs_, [](const GatewayOut& out) { return std::holds_alternative<OpenStream>(out); });
     REQUIRE(opened != outs_.end());
     Hello hello;
     hello.from = {"n", 1};
@@ -100,8 +100,10 @@ TEST_CASE("keys have turns by weight, and each key's requests go by priority and
   std::vector<uint64_t> plain;
   for (int i = 0; i < 40; ++i) {
     const uint64_t id = node.next();
-    if (id != urgent && id % 2 == 0) ++num_gold;
-    else plain.push_back(id);
+    if (id != urgent && id % 2 == 0)
+      ++num_gold;
+    else
+      plain.push_back(id);
   }
   CHECK(num_gold >= 29);
   CHECK(num_gold <= 31);

@@ -33,16 +33,20 @@ class ClientStream {
   // `done(error, size)`, on this thread.
   template <class Done>
   void async_write(boost::asio::const_buffer buffer, Done done) {
-    if (tls_) boost::asio::async_write(*tls_, buffer, std::move(done));
-    else boost::asio::async_write(socket_, buffer, std::move(done));
+    if (tls_)
+      boost::asio::async_write(*tls_, buffer, std::move(done));
+    else
+      boost::asio::async_write(socket_, buffer, std::move(done));
   }
 
   // No more bytes will be written: the client is told so. `keep` lives until that is done.
   template <class Keep>
   void finish_writing(Keep keep) {
     boost::system::error_code ignored;
-    if (tls_) tls_->async_shutdown([keep](boost::system::error_code) {});
-    else socket_.shutdown(Socket::shutdown_send, ignored);
+    if (tls_)
+      tls_->async_shutdown([keep](boost::system::error_code) {});
+    else
+      socket_.shutdown(Socket::shutdown_send, ignored);
   }
 
  private:

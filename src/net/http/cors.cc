@@ -51,8 +51,8 @@ Status check_origin(const std::string& origin) {
 Handler with_cors(std::vector<std::string> origins, Handler handler) {
   if (origins.empty()) return handler;
   const bool is_open = std::ranges::find(origins, "*") != origins.end();
-  return [origins = std::move(origins), is_open, handler = std::move(handler)](
-             HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+  return [origins = std::move(origins), is_open, handler = std::move(handler)](HttpRequest request,
+                                                                               std::shared_ptr<ResponseWriter> writer) {
     const std::string origin(request.header("Origin"));
     const bool is_listed = is_open || std::ranges::find(origins, origin) != origins.end();
     // Caches between must not give one origin's answer to another.

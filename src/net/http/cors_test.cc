@@ -13,14 +13,15 @@ struct CorsServer {
 
   explicit CorsServer(std::vector<std::string> origins) {
     auto started = HttpServer::start({}, with_cors(std::move(origins), [](HttpRequest request, auto writer) {
-      if (request.path == "/stream") {
-        writer->begin_stream(200, {}, {});
-        writer->write("x");
-        writer->end();
-      } else {
-        writer->send(request.path == "/wrong" ? 401 : 200, {{"Content-Type", "text/plain"}}, request.method);
-      }
-    }));
+                                       if (request.path == "/stream") {
+                                         writer->begin_stream(200, {}, {});
+                                         writer->write("x");
+                                         writer->end();
+                                       } else {
+                                         writer->send(request.path == "/wrong" ? 401 : 200,
+                                                      {{"Content-Type", "text/plain"}}, request.method);
+                                       }
+                                     }));
     REQUIRE(started);
     server = std::move(started).value();
   }
@@ -30,8 +31,9 @@ struct CorsServer {
 };
 
 const std::string kOurs = "Origin: https://chat.example\r\n", kOther = "Origin: https://evil.example\r\n";
-const std::string kPreflight = "Access-Control-Request-Method: POST\r\n"
-                               "Access-Control-Request-Headers: authorization,content-type\r\n";
+const std::string kPreflight =
+    "Access-Control-Request-Method: POST\r\n"
+    "Access-Control-Request-Headers: authorization,content-type\r\n";
 
 TEST_CASE("without a list no page of another origin may read anything, and OPTIONS is nothing special") {
   const CorsServer cors({});

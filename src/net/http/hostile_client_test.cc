@@ -77,7 +77,8 @@ TEST_CASE("a body that arrives a byte at a time is 408 at its own time") {
   CHECK(serves_others(bench));
 }
 
-TEST_CASE("too many header fields, or a head or a field too large, are 431 that says so; as many as allowed are taken") {
+TEST_CASE(
+    "too many header fields, or a head or a field too large, are 431 that says so; as many as allowed are taken") {
   HttpServerConfig config;
   config.header_limit_fields = 50;
   Bench bench(config);

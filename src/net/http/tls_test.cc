@@ -99,8 +99,9 @@ TEST_CASE("through TLS requests, streams and pipelining are as without") {
     TlsClient client(bench.server->port(), version);
     REQUIRE(client.is_connected());
     CHECK(client.version() == (version == TLS1_2_VERSION ? "TLSv1.2" : "TLSv1.3"));
-    client.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
-                "GET /echo?2 HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.send(
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+        "GET /echo?2 HTTP/1.1\r\nHost: x\r\n\r\n");
     CHECK(client.read_until("hello").find("HTTP/1.1 200") == 0);
     client.read_until("GET 2 ");
     client.send("GET /s HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -177,7 +178,8 @@ TEST_CASE("files that do not go together are refused by name before anything lis
   CHECK(fault({crt, "/no/such"}) == "private key /no/such cannot be read");
   CHECK(fault({key, key}) == "certificate " + key + " holds no PEM certificate");
   CHECK(fault({crt, crt}) == "private key " + crt + " holds no PEM key without a password");
-  CHECK(fault({crt, made.path("other", "key")}) == "private key " + made.path("other", "key") + " is not that of " + crt);
+  CHECK(fault({crt, made.path("other", "key")}) ==
+        "private key " + made.path("other", "key") + " is not that of " + crt);
   const std::string locked = made.path("locked", "key");
   CHECK(fault({crt, locked}) == "private key " + locked + " holds no PEM key without a password");
 }

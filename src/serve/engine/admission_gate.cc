@@ -29,7 +29,7 @@ sched::QueueView AdmissionGate::view_for(const std::string& tenant) const {
   view.seconds_per_prefill_token = pace_.seconds_per_prefill_token;
   view.step_seconds = pace_.step_seconds;
   view.mean_output_tokens = pace_.mean_output_tokens;
-  view.seconds_per_start = start_interval_s_;
+  view.seconds_per_start = seconds_per_start();
   return view;
 }
 
@@ -77,8 +77,12 @@ void AdmissionGate::start(sched::RequestId id, int64_t now_ns) {
   leave_queue(found->second);
   if (num_queued_ == 0) return;
   if (last_start_ns_ != 0) {
-    const double interval_s = static_cast<double>(now_ns - last_start_ns_) * 1e-9;
-    start_interval_s_ += 0.1 * (interval_s - start_interval_s_);
+    // Many start with one step and then none for a while: only the ratio of sums is steady.
+    constexpr double kMemory_s = 5;
+    const double passed_s = static_cast<double>(now_ns - last_start_ns_) * 1e-9;
+    const double kept = std::exp(-passed_s / kMemory_s);
+    num_starts_ = num_starts_ * kept + 1;
+    start_seconds_ = start_seconds_ * kept + passed_s;
   }
   last_start_ns_ = now_ns;
 }
@@ -145,7 +149,7 @@ uint32_t AdmissionGate::num_alive() const {
 
 double AdmissionGate::retry_after_s() const {
   Lock lock(mutex_);
-  const double drain_s = std::max(start_interval_s_ * num_queued_,
+  const double drain_s = std::max(seconds_per_start() * num_queued_,
                                   pace_.seconds_per_prefill_token * static_cast<double>(queued_tokens_));
   // The golden ratio's multiples spread as evenly as random numbers do not.
   const double spread = std::fmod(static_cast<double>(++num_asked_) * 0.6180339887498949, 1.0);

@@ -65,6 +65,7 @@ class AdmissionGate {
   };
   void leave_queue(Ticket& ticket) REQUIRES(mutex_);
   double weight_of(const std::string& tenant) const;
+  double seconds_per_start() const REQUIRES(mutex_) { return num_starts_ > 0 ? start_seconds_ / num_starts_ : 0; }
   sched::QueueView view_for(const std::string& tenant) const REQUIRES(mutex_);
 
   const sched::AdmissionPolicy policy_;
@@ -81,7 +82,8 @@ class AdmissionGate {
   bool is_closed_ GUARDED_BY(mutex_) = false;
   Pace pace_ GUARDED_BY(mutex_);
   int64_t last_start_ns_ GUARDED_BY(mutex_) = 0;
-  double start_interval_s_ GUARDED_BY(mutex_) = 0;  // smoothed, while a queue is there
+  // Requests that left the queue while there was one, and the time that took; old ones fade.
+  double num_starts_ GUARDED_BY(mutex_) = 0, start_seconds_ GUARDED_BY(mutex_) = 0;
   mutable uint64_t num_asked_ GUARDED_BY(mutex_) = 0;  // for a time to come back
 };
 

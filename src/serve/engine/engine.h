@@ -67,6 +67,7 @@ class Engine final : public Generator {
   struct Open {
     std::shared_ptr<sched::TokenSink> sink;
     RequestTimes times;
+    uint32_t num_tokens = 0;  // of the first choice
   };
   struct Thread;
   struct DumpSlot;
@@ -79,6 +80,7 @@ class Engine final : public Generator {
   void run_batch(const sched::Batch& batch);
   void finish_step(sched::StepOutcome outcome, double seconds);
   void publish(sched::Update update);
+  void learn_pace(const Open& ended);
   void update_levels();
   void answer_dump();
   void end_all();
@@ -101,6 +103,7 @@ class Engine final : public Generator {
   std::vector<Arrival> inbox_;
   bool is_checked_ = false;  // since the scheduler became idle
   bool has_failed_ = false;  // the last step did, and was rolled back
+  double seconds_per_output_ = 0;  // smoothed: of a token after the first, as requests see it
 };
 
 }  // namespace tandem::engine

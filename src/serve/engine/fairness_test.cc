@@ -10,7 +10,7 @@ constexpr double kSeconds = 1000;  // in ms
 constexpr VirtualCost kCost{2, 0.1, 0.1};
 
 struct Mix {
-  bool has_keys = true;   // the two have keys of their own, which the server knows
+  bool has_keys = true;  // the two have keys of their own, which the server knows
   bool has_flood = true;
   double flood_weight = 1;
 };
@@ -191,7 +191,8 @@ TEST_CASE("SCH-01: beside one very long prompt tokens keep coming, and a short r
     }
     return seen;
   };
-  const Seen without = play(config, false, true), with = play(config, true, true), only_long = play(config, true, false);
+  const Seen without = play(config, false, true), with = play(config, true, true),
+             only_long = play(config, true, false);
   CHECK(with.gap_ms <= 1.5 * 12);
   CHECK(with.ttft_ms <= without.ttft_ms + 2 * 12);
   CHECK(with.long_ms <= 1.1 * only_long.long_ms);

@@ -78,7 +78,7 @@ TEST_CASE("MET-03: a lookup counts once, when the request is admitted, however o
   VirtualEngine world(config);
   const auto large = world.ask(world.request(240, 40, 1));  // 15 blocks, and up to 18
   world.run_until(20);
-  const auto waits = world.ask(world.request(200, 5, 2));   // 13 blocks: not before the first has gone
+  const auto waits = world.ask(world.request(200, 5, 2));  // 13 blocks: not before the first has gone
   REQUIRE(waits);
   world.run_until(2000);
   REQUIRE(waits->is_served());

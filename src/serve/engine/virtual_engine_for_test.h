@@ -1,6 +1,6 @@
 #pragma once
-// VirtualEngine: an engine without a thread, on a clock that each step moves by what a step of its shape would cost, and
-// clients that come, wait, go away and come again by that clock.
+// VirtualEngine: an engine without a thread, on a clock that each step moves by what a step of its shape would cost,
+// and clients that come, wait, go away and come again by that clock.
 
 #include <doctest/doctest.h>
 
@@ -124,8 +124,10 @@ class VirtualEngine {
       for (const sched::ChoiceDelta& delta : update.deltas) {
         told_->is_cancelled |= delta.finish && delta.finish->reason == sched::FinishReason::kCancelled;
         if (delta.tokens.empty()) continue;
-        if (told_->first_ms < 0) told_->first_ms = now_ms;
-        else told_->gaps_ms.push_back(now_ms - told_->last_ms);
+        if (told_->first_ms < 0)
+          told_->first_ms = now_ms;
+        else
+          told_->gaps_ms.push_back(now_ms - told_->last_ms);
         told_->last_ms = now_ms;
         told_->tokens.insert(told_->tokens.end(), delta.tokens.begin(), delta.tokens.end());
       }

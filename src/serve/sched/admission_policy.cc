@@ -9,6 +9,9 @@ namespace {
 // weight, and there is always room for one that comes new. Dynamic thresholds: Choudhury and Hahne, 1998.
 constexpr double kShareOfFree = 4;
 
+// What is promised to be in time is predicted with some room: predictions are means.
+constexpr double kCaution = 1.1;
+
 uint32_t clamp_u32(uint64_t value) { return static_cast<uint32_t>(std::min<uint64_t>(value, UINT32_MAX)); }
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
@@ -102,7 +105,7 @@ Status AdmissionPolicy::check_load(const Request& request, const QueueView& view
   // How much a model says is not known: as much as it did lately, or what the request allows.
   const double output = std::min<double>(request.max_tokens, view.mean_output_tokens);
   const double prefill_s = static_cast<double>(request.prompt.size()) * view.seconds_per_prefill_token;
-  const double needed_s = predicted_wait_s(view) + prefill_s + (1 + output) * view.step_seconds;
+  const double needed_s = kCaution * (predicted_wait_s(view) + prefill_s + (1 + output) * view.step_seconds);
   const double left_s = static_cast<double>(request.deadline_ns - now_ns) * 1e-9;
   if (left_s <= 0 || needed_s > left_s) {
     return Error{ErrorCode::kExhausted, "the deadline cannot be met: the answer takes " + std::to_string(needed_s) +

@@ -3,8 +3,9 @@
 //
 // Within a tenant by virtual arrival: the time of arrival plus a penalty for each prompt token and priority level.
 // Short and urgent requests overtake, but only those that arrived less than the penalty later, so nothing starves.
-// Between tenants the one that got the fewest tokens by weight goes first; a tenant that comes back starts level with
-// the others and has no claim on the time it was away. Sequences at the front (preempted, forks) go before all.
+// Between tenants the one that got the fewest tokens by weight goes first; one that comes back starts at most a step's
+// worth ahead of the others and has no further claim on the time it was away. Sequences at the front (preempted, forks)
+// go before all.
 
 #include <cstdint>
 #include <map>
@@ -24,7 +25,9 @@ struct LineOrder {
 
 class WaitingLine {
  public:
-  explicit WaitingLine(std::map<std::string, double> tenant_weights) : shares_(std::move(tenant_weights)) {}
+  // tenant_start: tokens that a tenant which comes back may get before it is level with the others.
+  WaitingLine(std::map<std::string, double> tenant_weights, double tenant_start)
+      : shares_(std::move(tenant_weights), tenant_start) {}
 
   // A sequence is in the line while its phase is kWaiting or kPrefill. Take it out before changing its progress, and
   // put it back after.
