@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""overload.py [OPTION...] : `tandem serve` at 1 to 10 times the load that it can serve. Clients come at a rate, each with
-a deadline for its answer; who is refused comes again when it was told to, four times at most. Prints, for each load,
-the answers in time per second (goodput), the share of accepted requests that were in time, and after the greatest
-load the time until a quiet load is served as before."""
+"""overload.py [OPTION...] : `tandem serve` at 1 to 10 times the load that it can serve. Clients come at a rate, each
+with a deadline for its answer; who is refused comes again when it was told to, four times at most. Prints, for each
+load, the answers in time per second (goodput), the share of accepted requests that were in time, and after the greatest
+load how soon a quiet one is served as before."""
 import random, sys, time
 
 from clients import Call, Crowd, quantile

@@ -15,7 +15,8 @@ COUNTERS = ["vllm:prompt_tokens", "vllm:generation_tokens", "vllm:prompt_tokens_
 GAUGES = ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
           "vllm:gpu_cache_usage_perc", "vllm:cache_config_info"]
 HISTOGRAMS = ["vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
-              "vllm:e2e_request_latency_seconds", "vllm:request_time_per_output_token_seconds", "vllm:request_queue_time_seconds",
+              "vllm:e2e_request_latency_seconds", "vllm:request_time_per_output_token_seconds",
+              "vllm:request_queue_time_seconds",
               "vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds", "vllm:request_prompt_tokens",
               "vllm:request_generation_tokens", "vllm:iteration_tokens_total"]
 

@@ -163,7 +163,8 @@ def test_tls():
     check(process.wait(60) == 0, "it ends well")
     place.running.remove(process)
     for flags, message in ((["--tls-cert", crt], "given together"),
-                           (["--tls-cert", crt, "--tls-key", crt], "no PEM key"), (["--api-key-file", "/no/such"], "/no/such"), (["--cors-origin", "x/"], "is no origin")):
+                           (["--tls-cert", crt, "--tls-key", crt], "no PEM key"),
+                           (["--api-key-file", "/no/such"], "/no/such"), (["--cors-origin", "x/"], "is no origin")):
         done = subprocess.run([place.program, "serve", place.model, *place.flags, *flags], env=place.environment,
                               capture_output=True, text=True, timeout=60)
         check(done.returncode != 0 and message in done.stderr, f"{flags}: {done}")
