@@ -38,14 +38,15 @@ Result<int> run_serve(const cli::Invocation& invocation) {
   const std::string& model = invocation.positionals[0];
   SignalWatcher signals;
   Serving serving;
+  TRY_ASSIGN(const std::vector<openai::ApiKey> keys, api_keys(values));
+  TRY_ASSIGN(http::Handler handler, api_handler(values, serving.gate));
   // The port is taken first: a fault there should not cost the loading of a model. Meanwhile the gate answers.
-  TRY_ASSIGN(serving.server, listen(values, [&gate = serving.gate](http::HttpRequest request, auto writer) {
-               gate(std::move(request), std::move(writer));
-             }));
+  TRY_ASSIGN(serving.server, listen(values, std::move(handler)));
   TRY_ASSIGN(serving.model, load_model(model, values));
   openai::ApiConfig config = api_config(
-      values, {model, serving.model.sampling, serving.model.runner->fingerprint()});
-  const engine::EngineConfig engine = engine_config(values, *serving.model.runner, config.served_names[0]);
+      values, {model, serving.model.sampling, serving.model.runner->fingerprint()}, keys);
+  engine::EngineConfig engine = engine_config(values, *serving.model.runner, config.served_names[0]);
+  engine.sched.tenant_weights = tenant_weights(keys);
   const EffectiveLimits limits = effective_limits(engine.sched);
   limits.log();
   config.settings = settings_json(values, limits);
@@ -59,7 +60,7 @@ Result<int> run_serve(const cli::Invocation& invocation) {
   serving.gate.open(*serving.api);
   signals.start_reporting();
 
-  say_serving(config.served_names[0], url_of(values.text("host"), serving.server->port()));
+  say_serving(config.served_names[0], url_of(values, serving.server->port()));
   while (!signals.wait(kSignalPoll_s)) {
   }
   drain_front(serving.gate, *serving.engine, *serving.server, values.number("drain-timeout"));

@@ -205,6 +205,8 @@ engine::EngineConfig engine_config(const OptionValues& values, const runner::Mod
   if (is_set(values, "tpot-target-ms")) sched.tpot_target_ms = values.number("tpot-target-ms");
   sched.max_queue_length = integer_or(values, "max-queue-length", sched.max_queue_length);
   sched.max_queued_per_tenant = integer_or(values, "max-queue-per-key", sched.max_queued_per_tenant);
+  sched.max_queued_tokens = integer_or(values, "max-queue-tokens", 0);
+  if (is_set(values, "max-queue-time")) sched.max_queue_s = values.number("max-queue-time");
   sched.num_private_blocks = num_private_blocks(sched);
   sched.eos_ids = runner.config().eos_ids;
   config.model_name = model_name;

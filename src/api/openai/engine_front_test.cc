@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <mutex>
 #include <thread>
 
 #include "api/openai/engine_server_for_test.h"
@@ -233,6 +234,77 @@ TEST_CASE("over the engine a full queue is 503 at once, with Retry-After") {
   }
   CHECK(num_refused >= 3);
   clients.clear();
+  CHECK(server.wait_idle());
+}
+
+TEST_CASE("over the engine a full queue refuses before a body is looked at, and takes requests again when it is not") {
+  engine::EngineConfig config = small_config();
+  config.sched.max_num_seqs = 1;
+  config.sched.max_queue_length = 1;
+  EngineServer server(config);
+  CHECK(server.complete("nonsense").status == 400);
+  server.step_ms = 5;
+  std::vector<RawClient> clients;
+  const std::string body = R"({"ignore_eos":true,"stream":true,"max_tokens":900,"prompt":"x"})";
+  while (server.engine.load().num_waiting == 0) {
+    clients.emplace_back(server.server->port());
+    clients.back().send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+                        "\r\n\r\n" + body);
+    CHECK(clients.back().read_until("\r\n\r\n").starts_with("HTTP/1.1 "));
+  }
+  const RawAnswer refused = server.complete("nonsense");
+  CHECK(refused.status == 503);
+  CHECK(text_at(json_of(refused.body), "error.type") == "overloaded_error");
+  const int wait_s = std::stoi(refused.header("Retry-After"));
+  CHECK(wait_s >= 1);
+  CHECK(wait_s <= 90);
+  clients.clear();
+  CHECK(server.wait_idle());
+  CHECK(server.complete("nonsense").status == 400);
+}
+
+TEST_CASE("SCH-06 over the engine: the urgent one of many that wait is next; what is no priority is 400") {
+  engine::EngineConfig config = small_config();
+  config.sched.max_num_seqs = 1;
+  EngineServer server(config);
+  server.step_ms = 2;
+  for (const char* wrong : {"\"high\"", "1.5", "99999999999", "[1]"}) {
+    const RawAnswer answer = server.complete(std::string(R"("prompt":"x","priority":)") + wrong);
+    CHECK_MESSAGE(answer.status == 400, wrong);
+    CHECK(text_at(json_of(answer.body), "error.param") == "priority");
+  }
+  const auto open = [&](const char* priority) {
+    RawClient client(server.server->port());
+    const std::string fields = R"({"ignore_eos":true,"stream":true,"max_tokens":8,"prompt":"x","priority":)";
+    const std::string body = fields + priority + "}";
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+                "\r\n\r\n" + body);
+    client.read_until("\r\n\r\n");
+    return client;
+  };
+  std::mutex mutex;
+  std::vector<std::string> order;  // of first tokens
+  std::vector<std::thread> readers;
+  const auto start = [&](const char* priority, std::string name) {
+    readers.emplace_back([&, name, client = std::make_shared<RawClient>(open(priority))] {
+      client->read_until("data: ");
+      {
+        const std::lock_guard lock(mutex);
+        order.push_back(name);
+      }
+      client->read_until("[DONE]");
+    });
+  };
+  server.step_ms = 20;
+  start("0", "running");
+  for (int i = 0; i < 10; ++i) start("5", "low");
+  start("1", "high");
+  for (std::thread& reader : readers) reader.join();
+  REQUIRE(order.size() == 12);
+  CHECK(order[0] == "running");
+  // One more may have begun before it came.
+  const auto high = std::ranges::find(order, "high") - order.begin();
+  CHECK(high <= 3);
   CHECK(server.wait_idle());
 }
 

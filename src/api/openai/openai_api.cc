@@ -255,6 +255,11 @@ void OpenAiApi::on_worker(const std::shared_ptr<Call>& call, std::function<void(
 }
 
 void OpenAiApi::generate(const std::shared_ptr<Call>& call) {
+  // Before the body is read: under overload a refusal must cost next to nothing.
+  if (const Status room = generator_.check_room(call->tenant); !room) {
+    refuse(*call, api_error(room.error(), generator_.load().retry_after_s));
+    return;
+  }
   on_worker(call, [this, call] { prepare(call); });
 }
 

@@ -32,6 +32,7 @@ struct ApiKey {
   std::string name;  // for logs and per-tenant fairness
   std::string key;
   uint32_t max_concurrent = 0;  // requests under way; 0: no limit; more are answered 429
+  double weight = 1;            // of its share of the tokens when there are not enough for all
 };
 
 struct ApiConfig {

@@ -28,6 +28,7 @@ struct GatewayProcessConfig {
   uint32_t max_queue_length = 256;
   uint64_t max_queued_tokens = 0;    // of prompts
   uint32_t max_queued_per_tenant = 0;
+  double max_queue_s = 0;            // predicted until the last of it has begun
 
   trace::SpanSink* spans = nullptr;  // gets the requests' timelines; outlives the process. Null: nobody wants them
 

@@ -124,7 +124,7 @@ uint32_t ModelEngine::plan_choice(Step& step, const Id& id, PrefillJob& job, uin
   EngineChoice& choice = job.choices[index];
   const auto num_left = static_cast<uint32_t>(choice.tokens.size()) - choice.num_computed;
   if (choice.is_finished || num_left == 0 || step.batch.items.size() >= config_.max_sequences) return 0;
-  uint32_t count = config_.budget.chunk(step.shape, cost_, choice.num_computed, num_left);
+  uint32_t count = config_.budget.chunk(step.shape, cost_, {choice.num_computed, num_left, false});
   if (count == num_left && !choice.is_mask_ready()) {
     waits_for_masks_ = true;
     --count;  // all but what gives the logits

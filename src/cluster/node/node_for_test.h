@@ -204,7 +204,7 @@ class TestGateway {
   handoff::RequestId submit(handoff::RequestState state) {
     const handoff::RequestId id{0, next_request_++};
     answers[id].resize(state.choices.size());
-    const Status taken = policy_->submit(id, std::move(state), INT64_MAX, clock_.now_ns());
+    const Status taken = policy_->submit(id, std::move(state), clock_.now_ns());
     if (taken) ++num_open;
     return id;
   }

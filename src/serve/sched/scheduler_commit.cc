@@ -89,8 +89,6 @@ void Scheduler::apply_item(const Planned& planned, ItemOutcome& outcome, Commit&
   if (is_decode) {
     line_.charge(state.request.tenant, 1);
     line_.accept_charges();
-  } else {
-    commit.result.num_prompt_tokens += planned.count;
   }
   sequence.progress.num_computed += planned.count;
   if (sequence.choice == 0 && !state.has_prompt) {
@@ -105,6 +103,11 @@ void Scheduler::apply_item(const Planned& planned, ItemOutcome& outcome, Commit&
 
 void Scheduler::complete_prompt(Sequence& sequence, Commit& commit) {
   RequestState& state = *sequence.request;
+  if (!state.has_prompt) {
+    const auto num_prompt = static_cast<uint32_t>(state.request.prompt.size());
+    commit.result.completed_prompt_tokens += num_prompt;
+    commit.result.cached_prompt_tokens += std::min(state.num_cached_tokens, num_prompt);
+  }
   state.has_prompt = true;
   if (state.request.prompt_logprobs >= 0) commit.update_of(state).prompt_logprobs = std::move(state.prompt_logprobs);
   if (state.request.pooling != Pooling::kNone) {
@@ -138,6 +141,8 @@ void Scheduler::accept_token(Sequence& sequence, ItemOutcome& outcome, Commit& c
   if (outcome.logprob) delta.logprobs.push_back(std::move(*outcome.logprob));
   delta.finish = finish_of(sequence, outcome.token);
   if (delta.finish) {
+    const auto num_output = static_cast<double>(sequence.tokens.size() - sequence.request->request.prompt.size());
+    mean_output_tokens_ += (mean_output_tokens_ == 0 ? 1 : 0.05) * (num_output - mean_output_tokens_);
     finish_sequence(sequence);
   } else if (!sequence.sampling.banned.empty()) {
     set_banned(sequence);
