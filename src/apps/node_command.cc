@@ -59,8 +59,9 @@ handoff::Fingerprint fingerprint_of(const runner::ModelRunner& runner, std::stri
 }
 
 node::NodeProcessConfig node_config(const OptionValues& values, const StateFolder& folder,
-                                    const runner::ModelRunner& runner, const RunnerMemory& kv) {
-  const sched::SchedulerConfig sched = engine_config(values, runner, {}).sched;
+                                    const LoadedModel& model, const RunnerMemory& kv) {
+  const runner::ModelRunner& runner = *model.runner;
+  const sched::SchedulerConfig sched = engine_config(values, model, {}).sched;
   node::NodeProcessConfig config;
   config.policy.self.id = node_name(values);
   config.policy.role = *registry::role_of(values.text("role"));
@@ -130,7 +131,7 @@ Result<int> run_node(const cli::Invocation& invocation) {
   MetricRegistry metrics;
   node::StepHistory steps(*model.runner, clock, metrics);
   TRY_ASSIGN(const std::unique_ptr<NodeMetrics> shown, NodeMetrics::open(values, metrics, steps));
-  node::NodeProcessConfig config = node_config(values, folder, *model.runner, *kv);
+  node::NodeProcessConfig config = node_config(values, folder, model, *kv);
   SpanOutput spans(values, metrics);
   spans.set_process(config.policy.self.id);
   config.spans = &spans;

@@ -44,7 +44,7 @@ Result<int> run_serve(const cli::Invocation& invocation) {
   const openai::ApiConfig config = api_config(
       values, {model, serving.model.sampling, serving.model.runner->fingerprint()});
   serving.engine = std::make_unique<engine::Engine>(
-      engine_config(values, *serving.model.runner, config.served_names[0]), *serving.model.runner, serving.clock,
+      engine_config(values, serving.model, config.served_names[0]), *serving.model.runner, serving.clock,
       serving.registry);
   serving.engine->start();
   serving.api = std::make_unique<openai::OpenAiApi>(*serving.engine, *serving.model.text, config, serving.registry,

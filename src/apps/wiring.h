@@ -47,7 +47,7 @@ Result<LoadedText> load_text(const std::string& model, const OptionValues& value
 void limit_cache_beside(const OptionValues& values, const std::string& model_path, const runner::ModelRunner& runner);
 
 // Needs the scheduling and KV options; those that `values` does not declare keep their defaults.
-engine::EngineConfig engine_config(const OptionValues& values, const runner::ModelRunner& runner,
+engine::EngineConfig engine_config(const OptionValues& values, const LoadedModel& model,
                                    const std::string& model_name);
 
 }  // namespace tandem::apps

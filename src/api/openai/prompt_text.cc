@@ -84,6 +84,13 @@ Parsed<std::vector<TokenId>> PromptText::text_ids(const std::string& text, bool 
   return std::move(ids).value();
 }
 
+// A prompt is to be continued: the end token that some models put behind every text would end it.
+void PromptText::drop_added_end(const std::string& text, std::vector<TokenId>& ids) const {
+  const auto end = model_.tokenizer.eos();
+  const bool has_end = end && ids.size() > 1 && ids.back() == *end;
+  if (has_end && !text.ends_with(model_.tokenizer.token_bytes(*end))) ids.pop_back();
+}
+
 Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& request, size_t index) const {
   const TextOrIds& from = request.prompts[index];
   const GenerationOptions& options = request.options;
@@ -99,6 +106,7 @@ Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& reque
     auto ids = text_ids(text, options.add_special_tokens.value_or(true), options.parse_special);
     if (const ApiError* error = std::get_if<ApiError>(&ids)) return *error;
     prompt.ids = std::get<std::vector<TokenId>>(std::move(ids));
+    drop_added_end(text, prompt.ids);
   }
   if (prompt.ids.empty()) {
     const std::string which = request.prompts.size() > 1 ? fmt::format("prompt[{}]", index) : "prompt";

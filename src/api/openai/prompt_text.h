@@ -27,6 +27,7 @@ class PromptText {
 
  private:
   void set_echo(const TextOrIds& from, bool skip_special, bool has_offsets, ReplyPrompt& prompt) const;
+  void drop_added_end(const std::string& text, std::vector<TokenId>& ids) const;
   std::optional<ApiError> check_text_size(size_t size_bytes) const;
 
   const text::TextModel& model_;

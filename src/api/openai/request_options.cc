@@ -9,6 +9,8 @@ namespace tandem::openai {
 namespace {
 
 constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxStopBytes = 4 << 10;     // of one stop string
+constexpr size_t kMaxCacheSaltBytes = 1 << 10;  // kept with cached blocks
 constexpr size_t kMaxStopTokenIds = 1024;
 constexpr size_t kMaxLogitBias = 4096;
 
@@ -90,6 +92,8 @@ void read_stops(FieldReader& fields, const RequestLimits& limits, GenerationOpti
   options.stops = fields.texts("stop", kMaxStops);
   for (const std::string& stop : options.stops) {
     if (stop.empty()) fields.fail("stop", "an empty stop string would stop at once");
+    if (stop.size() <= kMaxStopBytes) continue;
+    fields.fail("stop", fmt::format("a string of {} bytes, at most {} are allowed", stop.size(), kMaxStopBytes));
   }
   options.stop_token_ids = fields.token_ids("stop_token_ids", kMaxStopTokenIds, limits.vocab_size);
   options.include_stop = fields.flag("include_stop_str_in_output", false);
@@ -153,6 +157,9 @@ GenerationOptions read_options(FieldReader& fields, const RequestLimits& limits,
   options.priority = static_cast<int32_t>(fields.integer("priority", 0, INT32_MIN, INT32_MAX));
   options.deadline_ms = fields.number("deadline_ms", 0, {0, 1e9, true});
   options.cache_salt = fields.text("cache_salt");
+  if (options.cache_salt.size() > kMaxCacheSaltBytes) {
+    fields.fail("cache_salt", fmt::format("over {} bytes", kMaxCacheSaltBytes));
+  }
   refuse_what_we_do_not_do(fields);
   return options;
 }
