@@ -193,7 +193,7 @@ void check_model(const Model& model) {
 }
 
 // What a request is given depends on nobody else: SCH-05 fails when rows of a batch share a sum, SMP-04 when draws go
-// by the batch, KVC-03 when a cached block is not the one it stands for, KVC-08 when a preempted request loses its place.
+// by the batch, KVC-03 when a cached block is not the one it stands for, KVC-08 when a preempted one loses its place.
 TEST_CASE("SCH-05, SMP-04, KVC-03, KVC-08: the sliding-window model answers the same however its requests are run") {
   check_model({"mistral-swa", fixture("tiny/mistral-swa.F16.gguf"), 5, 120, 24});
 }

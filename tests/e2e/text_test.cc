@@ -92,7 +92,7 @@ TEST_CASE("SmolLM2's chat template: 46 lines; the chat path differs just where c
 
 // TOK-03 fails when the space prefix is left out, TOK-04 when a pre-tokenizer is another one's, TOK-05 when what a
 // vocabulary lacks is not read as bytes.
-TEST_CASE("TOK-03, TOK-04, TOK-05: small vocabularies of each kind: the GGUF and tokenizer.json give the reference's ids") {
+TEST_CASE("TOK-03, TOK-04, TOK-05: small vocabularies of each kind: GGUF and tokenizer.json give the reference's ids") {
   for (const std::string kind : {"bpe", "spm", "unigram"}) {
     CAPTURE(kind);
     const std::string folder = TANDEM_FIXTURES "/tiny/tokenizers/" + kind;

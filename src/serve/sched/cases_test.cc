@@ -254,5 +254,23 @@ TEST_CASE("SMP-10: each of several end tokens ends a text, none of them when the
   }
 }
 
+// Fails when the context, or the pool, is divided by the seats.
+TEST_CASE("DEP-04: ten seats leave each request the whole context, and share the pool as it is used") {
+  SchedulerConfig config = roomy_config();
+  config.max_model_len = 256;
+  config.max_num_seqs = 10;
+  config.num_blocks = 20;
+  config.eos_ids = {};
+  Rig rig(config);
+  CHECK(rig.scheduler.admission().max_sequence_tokens() == 256);
+  const RequestId longest = rig.add(request_of(prompt_of(200, 1), 1000));
+  std::vector<RequestId> others;
+  for (uint32_t i = 0; i < 9; ++i) others.push_back(rig.add(request_of(prompt_of(8, 2 + i), 4)));
+  rig.run();
+  CHECK(rig.answer(longest).tokens[0].size() == 56);
+  CHECK(rig.answer(longest).finishes.at(0).reason == FinishReason::kLength);
+  for (const RequestId id : others) CHECK(rig.answer(id).tokens[0].size() == 4);
+}
+
 }  // namespace
 }  // namespace tandem::sched
