@@ -44,6 +44,8 @@ PromptText::PromptText(const text::TextModel& model, uint32_t max_model_len, boo
   for (size_t id = 0; id < model.tokenizer.vocab_size(); ++id) {
     longest_token_bytes_ = std::max(longest_token_bytes_, model.tokenizer.token_bytes(static_cast<TokenId>(id)).size());
   }
+  const auto with_added = model.tokenizer.encode("a", {.add_special = true});
+  adds_end_ = with_added && !with_added->empty() && model.tokenizer.eos() == with_added->back();
 }
 
 // A text too long for the model whatever its tokens are is refused before the work of making them.
@@ -84,13 +86,6 @@ Parsed<std::vector<TokenId>> PromptText::text_ids(const std::string& text, bool 
   return std::move(ids).value();
 }
 
-// A prompt is to be continued: the end token that some models put behind every text would end it.
-void PromptText::drop_added_end(const std::string& text, std::vector<TokenId>& ids) const {
-  const auto end = model_.tokenizer.eos();
-  const bool has_end = end && ids.size() > 1 && ids.back() == *end;
-  if (has_end && !text.ends_with(model_.tokenizer.token_bytes(*end))) ids.pop_back();
-}
-
 Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& request, size_t index) const {
   const TextOrIds& from = request.prompts[index];
   const GenerationOptions& options = request.options;
@@ -103,10 +98,11 @@ Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& reque
       error->param = "prompt";
       return *error;
     }
-    auto ids = text_ids(text, options.add_special_tokens.value_or(true), options.parse_special);
+    const bool adds_special = options.add_special_tokens.value_or(true);
+    auto ids = text_ids(text, adds_special, options.parse_special);
     if (const ApiError* error = std::get_if<ApiError>(&ids)) return *error;
     prompt.ids = std::get<std::vector<TokenId>>(std::move(ids));
-    drop_added_end(text, prompt.ids);
+    if (adds_special && adds_end_) prompt.ids.pop_back();
   }
   if (prompt.ids.empty()) {
     const std::string which = request.prompts.size() > 1 ? fmt::format("prompt[{}]", index) : "prompt";

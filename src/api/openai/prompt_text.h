@@ -27,13 +27,13 @@ class PromptText {
 
  private:
   void set_echo(const TextOrIds& from, bool skip_special, bool has_offsets, ReplyPrompt& prompt) const;
-  void drop_added_end(const std::string& text, std::vector<TokenId>& ids) const;
   std::optional<ApiError> check_text_size(size_t size_bytes) const;
 
   const text::TextModel& model_;
   uint32_t max_model_len_;
   bool parse_special_;
   size_t longest_token_bytes_ = 1;
+  bool adds_end_ = false;  // the model puts its end token behind every text; a prompt is to be continued
 };
 
 }  // namespace tandem::openai
