@@ -1,5 +1,6 @@
 #include "apps/model_text.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -74,6 +75,14 @@ Result<text::TextModel> load_text_model(const model::WeightFiles& files) {
   Result<text::TextModel> model = text::text_model_from_parts(parts, chat_template);
   if (!model) return std::move(model).error().during(files.path());
   return model;
+}
+
+std::vector<TokenId> end_ids(const model::ModelConfig& config, const text::TextModel& text) {
+  std::vector<TokenId> ids = config.eos_ids;
+  const std::optional<TokenId> own = text.tokenizer.eos();
+  const bool is_new = own && static_cast<uint32_t>(*own) < config.vocab && std::ranges::find(ids, *own) == ids.end();
+  if (is_new) ids.push_back(*own);
+  return ids;
 }
 
 }  // namespace tandem::apps

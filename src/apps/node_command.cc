@@ -60,8 +60,9 @@ handoff::Fingerprint fingerprint_of(const runner::ModelRunner& runner, std::stri
 }
 
 node::NodeProcessConfig node_config(const OptionValues& values, const StateFolder& folder,
-                                    const runner::ModelRunner& runner, const RunnerMemory& kv) {
-  const sched::SchedulerConfig sched = engine_config(values, runner, {}).sched;
+                                    const LoadedModel& model, const RunnerMemory& kv) {
+  const runner::ModelRunner& runner = *model.runner;
+  const sched::SchedulerConfig sched = engine_config(values, model, {}).sched;
   node::NodeProcessConfig config;
   config.policy.self.id = node_name(values);
   config.policy.role = *registry::role_of(values.text("role"));
@@ -139,8 +140,8 @@ Result<int> run_node(const cli::Invocation& invocation) {
   MetricRegistry metrics;
   node::StepHistory steps(*model.runner, clock, metrics);
   TRY_ASSIGN(const std::unique_ptr<NodeMetrics> shown, NodeMetrics::open(values, metrics, steps));
-  text::GrammarCompiler grammars(model.text->tokenizer, grammar_config(model.runner->config()), metrics);
-  node::NodeProcessConfig config = node_config(values, folder, *model.runner, *kv);
+  text::GrammarCompiler grammars(model.text->tokenizer, grammar_config(model.runner->config(), *model.text), metrics);
+  node::NodeProcessConfig config = node_config(values, folder, model, *kv);
   config.engine.make_masks = masks(grammars);
   SpanOutput spans(values, metrics);
   spans.set_process(config.policy.self.id);

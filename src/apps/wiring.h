@@ -45,13 +45,13 @@ struct LoadedText {
 Result<LoadedText> load_text(const std::string& model, const OptionValues& values);
 
 // Of this model: its grammars end in its end tokens.
-text::GrammarConfig grammar_config(const model::ModelConfig& config);
+text::GrammarConfig grammar_config(const model::ModelConfig& config, const text::TextModel& text);
 
 // Applies --cache-limit, but to nothing that this model needs.
 void limit_cache_beside(const OptionValues& values, const std::string& model_path, const runner::ModelRunner& runner);
 
 // Needs the scheduling and KV options; those that `values` does not declare keep their defaults.
-engine::EngineConfig engine_config(const OptionValues& values, const runner::ModelRunner& runner,
+engine::EngineConfig engine_config(const OptionValues& values, const LoadedModel& model,
                                    const std::string& model_name);
 
 }  // namespace tandem::apps

@@ -51,6 +51,34 @@ TEST_CASE("over the engine a stream is the whole answer, alone and among others"
   CHECK(server.wait_idle());
 }
 
+// Fails when an answer may go past the context, or when a prompt is cut to fit without being asked to.
+TEST_CASE("KVC-07 over the engine: a prompt longer than the context is 400, an answer that fills it ends by length") {
+  engine::EngineConfig config = small_config();
+  config.sched.max_model_len = 64;
+  EngineServer server(config);
+  for (const size_t length : {64, 65, 5000}) {
+    const RawAnswer refused = server.complete("\"prompt\":\"" + std::string(length, 'p') + "\"");
+    CHECK(refused.status == 400);
+    CHECK(text_at(json_of(refused.body), "error.param") == "prompt");
+    CHECK(text_at(json_of(refused.body), "error.code") == "context_length_exceeded");
+  }
+  for (const int length : {1, 40, 63}) {
+    for (const char* limit : {"", R"(,"max_tokens":1000000000000)"}) {
+      const std::string text(static_cast<size_t>(length), 'p');
+      const RawAnswer answer = server.complete("\"ignore_eos\":true,\"prompt\":\"" + text + "\"" + limit);
+      REQUIRE_MESSAGE(answer.status == 200, answer.body);
+      const JsonValue body = json_of(answer.body);
+      CHECK(text_at(body, "choices.0.finish_reason") == "length");
+      CHECK(int_at(body, "usage.prompt_tokens") == length);
+      CHECK(int_at(body, "usage.completion_tokens") == 64 - length);
+    }
+  }
+  const RawAnswer cut = server.complete(R"("truncate_prompt_tokens":10,"max_tokens":2,"prompt":")" +
+                                        std::string(500, 'p') + "\"");  // asked for, and told
+  CHECK(int_at(json_of(cut.body), "usage.prompt_tokens") == 10);
+  CHECK(server.wait_idle());
+}
+
 TEST_CASE("API-10 over the engine: a prompt is scored without an answer, in chunks as well") {
   EngineServer server;
   for (const size_t length : {1, 2, 150}) {

@@ -44,6 +44,8 @@ PromptText::PromptText(const text::TextModel& model, uint32_t max_model_len, boo
   for (size_t id = 0; id < model.tokenizer.vocab_size(); ++id) {
     longest_token_bytes_ = std::max(longest_token_bytes_, model.tokenizer.token_bytes(static_cast<TokenId>(id)).size());
   }
+  const auto with_added = model.tokenizer.encode("a", {.add_special = true});
+  adds_end_ = with_added && !with_added->empty() && model.tokenizer.eos() == with_added->back();
 }
 
 // A text too long for the model whatever its tokens are is refused before the work of making them.
@@ -170,9 +172,11 @@ Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& reque
       error->param = field;
       return *error;
     }
-    auto ids = text_ids(text, options.add_special_tokens.value_or(true), options.parse_special);
+    const bool adds_special = options.add_special_tokens.value_or(true);
+    auto ids = text_ids(text, adds_special, options.parse_special);
     if (const ApiError* error = std::get_if<ApiError>(&ids)) return *error;
     prompt.ids = std::get<std::vector<TokenId>>(std::move(ids));
+    if (adds_special && adds_end_) prompt.ids.pop_back();
   }
   if (request.suffix) {
     auto ids = infill_ids(*request.suffix, std::move(prompt.ids), options, std::holds_alternative<std::string>(from));

@@ -41,6 +41,7 @@ class PromptText {
   uint32_t max_model_len_;
   bool parse_special_;
   size_t longest_token_bytes_ = 1;
+  bool adds_end_ = false;  // the model puts its end token behind every text; a prompt is to be continued
 };
 
 }  // namespace tandem::openai

@@ -12,6 +12,8 @@ namespace tandem::openai {
 namespace {
 
 constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxStopBytes = 4 << 10;     // of one stop string
+constexpr size_t kMaxCacheSaltBytes = 1 << 10;  // kept with cached blocks
 constexpr size_t kMaxStopTokenIds = 1024;
 constexpr size_t kMaxLogitBias = 4096;
 constexpr size_t kMaxBadWords = 1024;
@@ -106,6 +108,8 @@ void read_stops(FieldReader& fields, const RequestLimits& limits, GenerationOpti
   options.stops = fields.texts("stop", kMaxStops);
   for (const std::string& stop : options.stops) {
     if (stop.empty()) fields.fail("stop", "an empty stop string would stop at once");
+    if (stop.size() <= kMaxStopBytes) continue;
+    fields.fail("stop", fmt::format("a string of {} bytes, at most {} are allowed", stop.size(), kMaxStopBytes));
   }
   options.bad_words = fields.texts("bad_words", kMaxBadWords);
   for (const std::string& word : options.bad_words) {
@@ -178,6 +182,9 @@ GenerationOptions read_prompt_options(FieldReader& fields) {
   options.priority = static_cast<int32_t>(fields.integer("priority", 0, INT32_MIN, INT32_MAX));
   options.deadline_ms = fields.number("deadline_ms", 0, {0, 1e9, true});
   options.cache_salt = fields.text("cache_salt");
+  if (options.cache_salt.size() > kMaxCacheSaltBytes) {
+    fields.fail("cache_salt", fmt::format("over {} bytes", kMaxCacheSaltBytes));
+  }
   options.request_id = fields.text("request_id");
   return options;
 }

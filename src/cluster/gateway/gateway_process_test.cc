@@ -379,7 +379,7 @@ TEST_CASE("a node that is lost in the middle costs no token: another goes on") {
   REQUIRE(comes_true([&] { return rig.state_of("d0") == "dead"; }));
 }
 
-TEST_CASE("a node that comes back as another process serves again") {
+TEST_CASE("PDD-12: a node that comes back as another process serves again") {
   Rig rig;
   FakeNode& first = rig.add("m0", Role::kMixed);
   rig.wait_ready({"m0"});
@@ -392,7 +392,7 @@ TEST_CASE("a node that comes back as another process serves again") {
   CHECK(sink->tokens().size() == 5);
 }
 
-TEST_CASE("a node that drains gets no new work and its decodes move, with every token") {
+TEST_CASE("PDD-16: a node that drains gets no new work and its decodes move, with every token") {
   HeldDecode held;
   Rig& rig = held.rig;
   CHECK(rig.gateway->drain("nobody").error().code == ErrorCode::kNotFound);
@@ -407,7 +407,7 @@ TEST_CASE("a node that drains gets no new work and its decodes move, with every 
   CHECK(has_metric(rig, "tandem_handoff_attempts_total{cause=\"planned\"} 1"));
 }
 
-TEST_CASE("a role is changed by one transaction, and the decodes leave a node that only prefills then") {
+TEST_CASE("PDD-16: a role is changed by one transaction, and the decodes leave a node that only prefills then") {
   HeldDecode held;
   Rig& rig = held.rig;
   CHECK(rig.gateway->set_role("p0", Role::kDecode).error().code == ErrorCode::kInvalidArgument);  // the last
@@ -522,7 +522,7 @@ TEST_CASE("lower priorities leave the queue first, whoever came first") {
   CHECK(node.prefills()[2].state.sampling.seed == 2);
 }
 
-TEST_CASE("a cancelled request ends with what it has, and its nodes forget it") {
+TEST_CASE("PDD-11: a cancelled request ends with what it has, and its nodes forget it") {
   Rig rig;
   FakeNode& node = rig.add("m0", Role::kMixed);
   rig.wait_ready({"m0"});
@@ -541,7 +541,7 @@ TEST_CASE("a cancelled request ends with what it has, and its nodes forget it") 
   REQUIRE(comes_true([&] { return node.num_decoding() == 0; }));
 }
 
-TEST_CASE("without its registry a cluster goes on, and takes new requests") {
+TEST_CASE("PDD-12: without its registry a cluster goes on, and takes new requests") {
   Rig rig;
   FakeNode& node = rig.add("m0", Role::kMixed);
   rig.wait_ready({"m0"});

@@ -133,7 +133,7 @@ TEST_CASE("SMP-02, SMP-09: extremes are off or refused by name") {
   CHECK(refused_as([](auto& p) { p.banned = {-1}; }) == "token -1 is outside the vocabulary (0 to 99)");
 }
 
-TEST_CASE("a row that is not finite is an error, and the scratch it used gives the next row its own answer") {
+TEST_CASE("SMP-01: a row that is not finite is an error, and the scratch it used gives the next row its own answer") {
   const std::vector<float> good = random_logits(500, 3, 10);
   SamplingParams params;
   params.seed = 4;
@@ -154,7 +154,7 @@ TEST_CASE("a row that is not finite is an error, and the scratch it used gives t
   CHECK_FALSE(bool(sample(std::vector<float>{1, 2}, all_banned, {}, 0, scratch)));
 }
 
-TEST_CASE("parameters that nobody checked are errors or harmless, never a crash") {
+TEST_CASE("SMP-09: parameters that nobody checked are errors or harmless, never a crash") {
   const std::vector<float> logits = random_logits(64, 8, 5);
   Scratch scratch;
   SamplingParams params;
@@ -179,7 +179,8 @@ TEST_CASE("parameters that nobody checked are errors or harmless, never a crash"
   CHECK(sample(logits, {}, {}, 3, scratch).value().token == token_of(logits, {}, 3));
 }
 
-TEST_CASE("a row's token depends on nothing but itself: any order of rows, any scratch") {
+// Fails when the draw goes by the row's number, or by what the scratch held.
+TEST_CASE("SMP-04: a row's token depends on nothing but itself: any order of rows, any scratch") {
   std::vector<std::vector<float>> rows;
   std::vector<SamplingParams> params(32);
   std::vector<TokenId> prompt = {1, 2, 3, 3, 40}, output = {9, 9, 12};

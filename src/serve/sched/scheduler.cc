@@ -22,7 +22,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       admission_(config_),
       window_{static_cast<int64_t>(config_.window_ms * 1e6)},
       budget_{config_.max_num_batched_tokens, config_.tpot_target_ms * 1e-3, config_.min_chunk},
-      pool_({config_.num_blocks, config_.num_private_blocks, config_.block_size}),
+      pool_({config_.num_blocks, config_.num_private_blocks, config_.block_size, config_.prefix_hash_mask}),
       line_(config_.tenant_weights, config_.max_num_batched_tokens) {}
 
 Scheduler::~Scheduler() = default;

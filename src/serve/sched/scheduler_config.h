@@ -42,6 +42,7 @@ struct SchedulerConfig {
 
   // Test hooks; 0: off
   uint32_t forced_chunk = 0;              // prefill in chunks of at most this many tokens
+  uint64_t prefix_hash_mask = ~uint64_t{0};  // weakens the prefix cache's hash; off: all bits
   uint32_t force_preempt_every = 0;       // each so many steps the sequence that would be the victim is preempted
 };
 

@@ -50,12 +50,13 @@ Outputs run_together(Rig& rig) {
   return outputs;
 }
 
-TEST_CASE("alone and all together") {
+// Fails when what a request samples goes by its place in the batch.
+TEST_CASE("SCH-05, SMP-04: alone and all together") {
   Rig rig(roomy_config());
   CHECK(run_together(rig) == outputs_alone());
 }
 
-TEST_CASE("in forced chunks") {
+TEST_CASE("KVC-03, SCH-04: in forced chunks") {
   for (const uint32_t chunk : {7u, 16u, 33u, 64u}) {
     CAPTURE(chunk);
     SchedulerConfig config = roomy_config();
@@ -65,7 +66,7 @@ TEST_CASE("in forced chunks") {
   }
 }
 
-TEST_CASE("with a cold, a warm and a fully hit prefix cache") {
+TEST_CASE("KVC-03: with a cold, a warm and a fully hit prefix cache") {
   SchedulerConfig config = roomy_config();
   config.num_blocks = 2048;
   Rig rig(config);
@@ -80,7 +81,7 @@ TEST_CASE("with a cold, a warm and a fully hit prefix cache") {
   CHECK(without.scheduler.pool().num_cached() == 0);
 }
 
-TEST_CASE("after forced preemption, and in a pool that forces it") {
+TEST_CASE("KVC-08, SMP-04: after forced preemption, and in a pool that forces it") {
   SchedulerConfig config = roomy_config();
   config.force_preempt_every = 3;
   Rig forced(config);
@@ -107,7 +108,7 @@ TEST_CASE("with larger blocks, a private part, few seats and everything forced a
   CHECK(run_together(rig) == outputs_alone());
 }
 
-TEST_CASE("prompt logprobs are whole in whatever chunks") {
+TEST_CASE("SCH-04: prompt logprobs are whole in whatever chunks") {
   Request request = request_of(prompt_of(100, 1), 3);
   request.prompt_logprobs = 2;
   Rig whole(roomy_config());
