@@ -1,8 +1,8 @@
 """What the tests of real clients share: a server, the demo model's tokenizer as a folder, checks and figures.
 
 Each test is a script: NAME_test.py PROGRAM MODEL FIXTURES [--full] [--only GROUP]. It starts `PROGRAM serve MODEL` on a
-free port of 127.0.0.1, lets its client speak to it, and ends with a line that says which version was tested and what was
-measured. FIXTURES is the unpacked folder of tests/fixtures. --full: with the counts of `./dev clients`."""
+free port of 127.0.0.1, lets its client speak to it, and ends with a line that says which version was tested and what
+was measured. FIXTURES is the unpacked folder of tests/fixtures. --full: with the counts of `./dev clients`."""
 import argparse, atexit, contextlib, http.client, json, os, pathlib, shutil, subprocess, sys, tempfile, threading, time
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent

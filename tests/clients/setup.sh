@@ -1,6 +1,6 @@
 #!/bin/bash
 # tests/clients/setup.sh [SET...] : installs what the tests of clients need into build/, and is quick when it is there.
-#   clients     (if none is named) what every run of the tests speaks with, and the packages of node/: 1.3 GB
+#   clients     (if none is named) what every run of the tests speaks with, the packages of node/, promtool: 1.3 GB
 #   frameworks  langchain and litellm; guidellm, vllm: load generators of these names, 6 and 10 GB
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -30,9 +30,25 @@ install_node() {
   cp "$from/node/package-lock.json" "$folder/package-lock.done"
 }
 
+# promtool alone, out of Debian's package: installed, that would start a Prometheus.
+install_promtool() {
+  local tool=build/tools/promtool folder as_root=()
+  [ ! -x "$tool" ] || return 0
+  [ "$(id -u)" = 0 ] || as_root=(sudo -n)
+  folder=$(mktemp -d build/promtool.XXXX)
+  download() { (cd "$folder" && apt-get -q download prometheus >download.log 2>&1); }
+  # A machine that has installed nothing lately has no package lists.
+  download || { "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=300 update -qq && download; } ||
+    { cat "$folder/download.log" >&2; rm -rf "$folder"; exit 1; }
+  dpkg-deb --fsys-tarfile "$folder"/prometheus_*.deb | tar -C "$folder" -xf - ./usr/bin/promtool
+  mkdir -p build/tools
+  mv "$folder/usr/bin/promtool" "$tool"
+  rm -rf "$folder"
+}
+
 [ $# -gt 0 ] || set -- clients
 for set in "$@"; do
   [ -f "$from/requirements/$set.txt" ] || { echo "setup: no set of clients $set" >&2; exit 2; }
   install_python "$set"
-  [ "$set" != clients ] || install_node
+  [ "$set" != clients ] || { install_node; install_promtool; }
 done
