@@ -46,9 +46,13 @@ install_promtool() {
   rm -rf "$folder"
 }
 
+# In braces and with an exit: bash reads a script as it goes, and this one may change while it runs.
+{
 [ $# -gt 0 ] || set -- clients
 for set in "$@"; do
   [ -f "$from/requirements/$set.txt" ] || { echo "setup: no set of clients $set" >&2; exit 2; }
   install_python "$set"
   [ "$set" != clients ] || { install_node; install_promtool; }
 done
+exit
+}
