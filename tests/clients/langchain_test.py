@@ -56,7 +56,7 @@ class Chains:
 
     def test_tools(self):
         asked = HumanMessage("What is the weather in Paris?")
-        answer = self.long_chat.bind_tools([get_weather], tool_choice="any").invoke([asked])
+        answer = self.long_chat.bind_tools([get_weather], tool_choice="any", parallel_tool_calls=False).invoke([asked])
         [call, *_] = answer.tool_calls
         equal(call["name"], "get_weather", "the tool")
         result = get_weather.invoke(call)

@@ -51,7 +51,7 @@ class Library:
         check(answer.choices[0].text, "a completion")
 
     def test_tools(self):
-        answer = self.ask(tools=[TOOL], tool_choice="required", max_tokens=200).choices[0]
+        answer = self.ask(tools=[TOOL], tool_choice="required", parallel_tool_calls=False, max_tokens=200).choices[0]
         equal(answer.finish_reason, "tool_calls", "a call ends an answer")
         check(json.loads(answer.message.tool_calls[0].function.arguments)["city"] in ("Paris", "London"), "arguments")
 

@@ -214,13 +214,14 @@ class Tools:
         return call
 
     def test_required(self):
-        answer = self.ask(tools=[WEATHER_TOOL, TIME_TOOL], tool_choice="required")
+        answer = self.ask(tools=[WEATHER_TOOL, TIME_TOOL], tool_choice="required", parallel_tool_calls=False)
         self.call = self.one_call(answer.choices[0], ["get_weather", "get_time"])
         check(not answer.choices[0].message.content, "a forced call has no text")
 
     def test_streamed_call(self):
         with self.client.chat.completions.stream(model=NAME, messages=ASK_WEATHER, temperature=0, max_tokens=200,
-                                                 tools=[WEATHER_TOOL, TIME_TOOL], tool_choice="required") as stream:
+                                                 tools=[WEATHER_TOOL, TIME_TOOL], tool_choice="required",
+                                                 parallel_tool_calls=False) as stream:
             kinds = [event.type for event in stream]
             final = stream.get_final_completion()
         call = self.one_call(final.choices[0], [self.call.function.name])
@@ -260,7 +261,7 @@ class Tools:
         """The client checks strict arguments against the class that the tool was made of."""
         answer = self.client.chat.completions.parse(
             model=NAME, messages=ASK_WEATHER, temperature=0, max_tokens=200,
-            tools=[openai.pydantic_function_tool(Paint)], tool_choice="required")
+            tools=[openai.pydantic_function_tool(Paint)], tool_choice="required", parallel_tool_calls=False)
         parsed = answer.choices[0].message.tool_calls[0].function.parsed_arguments
         check(isinstance(parsed, Paint), f"arguments of the class: {parsed!r}")
 

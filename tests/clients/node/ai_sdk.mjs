@@ -10,6 +10,7 @@ const settings = { name: 'tandem', baseURL: `${url}/v1`, apiKey: 'none', support
 const model = createOpenAICompatible(settings).chatModel(name);
 const modelWithUsage = createOpenAICompatible({ ...settings, includeUsage: true }).chatModel(name);
 const common = { model, temperature: 0, maxRetries: 0 };
+const oneCall = { providerOptions: { tandem: { parallel_tool_calls: false } } };
 const schema = z.object({ first: z.enum(['red', 'green', 'blue']), second: z.object({ isBright: z.boolean() }) });
 const weather = (execute) => tool({
   description: 'The weather in a city', inputSchema: z.object({ city: z.enum(cities), metric: z.boolean() }), execute });
@@ -65,7 +66,7 @@ async function structuredAnswer() {
 
 async function toolCall() {
   const fields = { ...common, prompt: askWeather, maxOutputTokens: 200, tools: { get_weather: weather() },
-    toolChoice: 'required' };
+    toolChoice: 'required', ...oneCall };
   const { toolCalls, finishReason } = await generateText(fields);
   assert.equal(finishReason, 'tool-calls');
   assert.equal(toolCalls[0].toolName, 'get_weather');
@@ -77,7 +78,7 @@ async function toolCall() {
 async function toolLoop() {
   const asked = [];
   const result = await generateText({
-    ...common, prompt: askWeather, maxOutputTokens: 100, stopWhen: stepCountIs(2),
+    ...common, prompt: askWeather, maxOutputTokens: 100, ...oneCall, stopWhen: stepCountIs(2),
     tools: { get_weather: weather(async ({ city }) => { asked.push(city); return { degrees: 17 }; }) },
     prepareStep: ({ stepNumber }) => ({ toolChoice: stepNumber === 0 ? 'required' : 'none' }) });
   assert.equal(result.steps.length, 2);

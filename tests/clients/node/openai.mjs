@@ -108,7 +108,7 @@ async function errors() {
 
 async function toolCalls() {
   const fields = { model, messages: [{ role: 'user', content: askWeather }], temperature: 0, max_tokens: 200,
-    tools: [weatherTool], tool_choice: 'required' };
+    tools: [weatherTool], tool_choice: 'required', parallel_tool_calls: false };
   const answer = await client.chat.completions.parse(fields);
   assert.equal(answer.choices[0].finish_reason, 'tool_calls');
   const [call] = answer.choices[0].message.tool_calls;
