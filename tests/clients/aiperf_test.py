@@ -3,9 +3,8 @@
 
 aiperf's time to first token is from the request to the first chunk with text, its inter-token latency is the time from
 there to the last such chunk, divided by the tokens after the first: what vllm:time_to_first_token_seconds and
-vllm:request_time_per_output_token_seconds are at the server. Its clock also runs while its processes wait for a core,
-so the server is given one thread and leaves it the other core."""
-import importlib.metadata, json, os, pathlib, sys
+vllm:request_time_per_output_token_seconds are at the server."""
+import importlib.metadata, json, pathlib, sys
 
 import harness
 from harness import NAME, check, equal
@@ -57,7 +56,7 @@ def main():
     num_requests, concurrency = (1000, 8) if options.full else (200, 4)
     folder = harness.scratch_folder()
     harness.write_tokenizer(options.model, folder / "tokenizer")
-    with harness.serve(options, "--threads", str(max(1, (os.cpu_count() or 2) // 2))) as server:
+    with harness.serve(options) as server:
         before = harness.metrics(server.url)
         theirs = profile(server, folder / "artifacts", folder / "tokenizer", num_requests, concurrency)
         after = harness.metrics(server.url)

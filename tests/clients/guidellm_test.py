@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """guidellm against a server: no error, and its times are near those of the server's own histograms."""
-import importlib.metadata, json, os, pathlib, sys
+import importlib.metadata, json, pathlib, sys
 
 import harness
 from harness import NAME, check, equal
@@ -15,7 +15,7 @@ def main():
     folder = harness.scratch_folder()
     harness.write_tokenizer(options.model, folder / "tokenizer")
     output = folder / "result.json"
-    with harness.serve(options, "--threads", str(max(1, (os.cpu_count() or 2) // 2))) as server:
+    with harness.serve(options) as server:
         before = harness.metrics(server.url)
         harness.run([pathlib.Path(sys.executable).parent / "guidellm", "run",
                      "--backend", f"kind=openai_http,target={server.url},model={NAME}",

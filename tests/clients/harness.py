@@ -44,7 +44,9 @@ def fails(kind, what, call):
 
 
 def serve(options, *flags):
-    return Server(options.program, options.model, "--served-model-name", NAME, *flags)
+    """With half of the cores, so that the client has some too: a clock that waits for a core measures that wait."""
+    num_threads = max(1, (os.cpu_count() or 2) // 2)
+    return Server(options.program, options.model, "--served-model-name", NAME, "--threads", str(num_threads), *flags)
 
 
 def run_tests(tests):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`vllm bench serve` against a server: no error, and its times are near those of the server's own histograms."""
-import importlib.metadata, json, os, pathlib, sys
+import importlib.metadata, json, pathlib, sys
 
 import harness
 from harness import NAME, check, equal
@@ -25,7 +25,7 @@ def main():
     folder = harness.scratch_folder()
     harness.write_tokenizer(options.model, folder / "tokenizer")
     figures = {}
-    with harness.serve(options, "--threads", str(max(1, (os.cpu_count() or 2) // 2))) as server:
+    with harness.serve(options) as server:
         for kind in ("openai-chat", "openai"):
             before = harness.metrics(server.url)
             result = bench(server, folder, kind, num_requests, concurrency)
