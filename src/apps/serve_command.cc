@@ -53,8 +53,9 @@ Result<int> run_serve(const cli::Invocation& invocation) {
   serving.engine =
       std::make_unique<engine::Engine>(engine, *serving.model.runner, serving.clock, serving.registry);
   serving.engine->start();
+  const text::TextModel& words = *serving.model.text;
   serving.grammars = std::make_unique<text::GrammarCompiler>(
-      serving.model.text->tokenizer, grammar_config(serving.model.runner->config(), *serving.model.text), serving.registry);
+      words.tokenizer, grammar_config(serving.model.runner->config(), words), serving.registry);
   serving.api = std::make_unique<openai::OpenAiApi>(*serving.engine, *serving.model.text, config, serving.registry,
                                                     serving.clock, serving.grammars.get());
   serving.gate.open(*serving.api);
