@@ -43,10 +43,10 @@ Result<int> run_serve(const cli::Invocation& invocation) {
   TRY_ASSIGN(serving.model, load_model(model, values));
   const openai::ApiConfig config = api_config(
       values, {model, serving.model.sampling, serving.model.runner->fingerprint()}, keys);
-  engine::EngineConfig engine = engine_config(values, *serving.model.runner, config.served_names[0]);
-  engine.sched.tenant_weights = tenant_weights(keys);
+  engine::EngineConfig settings = engine_config(values, *serving.model.runner, config.served_names[0]);
+  settings.sched.tenant_weights = tenant_weights(keys);
   serving.engine =
-      std::make_unique<engine::Engine>(engine, *serving.model.runner, serving.clock, serving.registry);
+      std::make_unique<engine::Engine>(settings, *serving.model.runner, serving.clock, serving.registry);
   serving.engine->start();
   serving.api = std::make_unique<openai::OpenAiApi>(*serving.engine, *serving.model.text, config, serving.registry,
                                                     serving.clock);
