@@ -50,7 +50,7 @@ Conversation::Conversation(const LoadedModel& model, const OptionValues& values,
       sampling_(sampling_of(values)),
       max_tokens_(values.has("max-tokens") ? static_cast<uint32_t>(values.integer("max-tokens")) : 0),
       prompt_text_(*model.text, model.runner->max_model_len(), values.is_on("parse-special")),
-      engine_(engine_config(values, *model.runner, name), *model.runner, clock_, registry_) {
+      engine_(engine_config(values, model, name), *model.runner, clock_, registry_) {
   if (values.has("system")) messages_.push_back(message_of("system", values.text("system")));
   engine_.start();
 }

@@ -1,5 +1,6 @@
 #include "apps/model_text.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -49,6 +50,13 @@ Result<text::TokenizerParts> tokenizer_parts(const model::Metadata& metadata) {
   TRY_ASSIGN(parts.bos, id_or_none(metadata, "bos_token_id"));
   TRY_ASSIGN(parts.eos, id_or_none(metadata, "eos_token_id"));
   TRY_ASSIGN(parts.unk, id_or_none(metadata, "unknown_token_id"));
+  // The longer names are the newer ones.
+  const auto fim = [&](const char* name, const char* old_name) {
+    return id_or_none(metadata, metadata.has(key_of(name)) ? name : old_name);
+  };
+  TRY_ASSIGN(parts.fim_prefix, fim("fim_pre_token_id", "prefix_token_id"));
+  TRY_ASSIGN(parts.fim_suffix, fim("fim_suf_token_id", "suffix_token_id"));
+  TRY_ASSIGN(parts.fim_middle, fim("fim_mid_token_id", "middle_token_id"));
   TRY_ASSIGN(parts.add_bos, flag_or_none(metadata, "add_bos_token"));
   TRY_ASSIGN(parts.add_eos, flag_or_none(metadata, "add_eos_token"));
   TRY_ASSIGN(parts.add_space_prefix, metadata.get_bool_or(key_of("add_space_prefix"), true));
@@ -67,6 +75,14 @@ Result<text::TextModel> load_text_model(const model::WeightFiles& files) {
   Result<text::TextModel> model = text::text_model_from_parts(parts, chat_template);
   if (!model) return std::move(model).error().during(files.path());
   return model;
+}
+
+std::vector<TokenId> end_ids(const model::ModelConfig& config, const text::TextModel& text) {
+  std::vector<TokenId> ids = config.eos_ids;
+  const std::optional<TokenId> own = text.tokenizer.eos();
+  const bool is_new = own && static_cast<uint32_t>(*own) < config.vocab && std::ranges::find(ids, *own) == ids.end();
+  if (is_new) ids.push_back(*own);
+  return ids;
 }
 
 }  // namespace tandem::apps

@@ -82,6 +82,13 @@ Result<openai::SamplingDefaults> obey_text_options(const OptionValues& values, c
   return is_auto ? sampling_defaults(files) : Result<openai::SamplingDefaults>(openai::SamplingDefaults{});
 }
 
+// A prompt that needs one of these tokens is refused when it comes; who runs the server should know before.
+void warn_of_lost_tokens(const std::string& path, const model::ModelConfig& config, const text::TextModel& text) {
+  if (text.tokenizer.vocab_size() <= config.vocab) return;
+  log_warning("apps", fmt::format("{}: the tokenizer has {} tokens, the model {}: the last of them cannot be used",
+                                  path, text.tokenizer.vocab_size(), config.vocab));
+}
+
 void log_loaded(const std::string& path, const runner::ModelRunner& runner) {
   log_info("apps", "model loaded",
            {{"model", path},
@@ -159,6 +166,7 @@ Result<LoadedModel> load_model(const std::string& model, const OptionValues& val
   if (!runner) return std::move(runner).error();
   if (!*text) return std::move(*text).error();
   LoadedModel loaded{std::move(runner).value(), std::make_unique<text::TextModel>(std::move(*text).value()), {}, {}};
+  warn_of_lost_tokens(path, loaded.runner->config(), *loaded.text);
   TRY_ASSIGN(loaded.sampling, obey_text_options(values, files, *loaded.text));
   if (hashes_weights) loaded.weights_hash = runner::cached_file_hash(files, cache_folder() + "/packed");
   limit_cache_beside(values, path, *loaded.runner);
@@ -178,14 +186,22 @@ Result<LoadedText> load_text(const std::string& model, const OptionValues& value
   return loaded;
 }
 
+text::GrammarConfig grammar_config(const model::ModelConfig& config, const text::TextModel& text) {
+  text::GrammarConfig grammars;
+  grammars.logits_size = config.vocab;
+  grammars.stops = end_ids(config, text);
+  return grammars;
+}
+
 void limit_cache_beside(const OptionValues& values, const std::string& model_path, const runner::ModelRunner& runner) {
   std::vector<std::string> kept = {model_path};
   if (!runner.packed_file().empty()) kept.push_back(runner.packed_file());
   limit_cache(values.integer("cache-limit"), kept);
 }
 
-engine::EngineConfig engine_config(const OptionValues& values, const runner::ModelRunner& runner,
+engine::EngineConfig engine_config(const OptionValues& values, const LoadedModel& model,
                                    const std::string& model_name) {
+  const runner::ModelRunner& runner = *model.runner;
   engine::EngineConfig config;
   sched::SchedulerConfig& sched = config.sched;
   sched.block_size = runner.block_tokens();
@@ -198,8 +214,10 @@ engine::EngineConfig engine_config(const OptionValues& values, const runner::Mod
   if (is_set(values, "tpot-target-ms")) sched.tpot_target_ms = values.number("tpot-target-ms");
   sched.max_queue_length = integer_or(values, "max-queue-length", sched.max_queue_length);
   sched.max_queued_per_tenant = integer_or(values, "max-queue-per-key", sched.max_queued_per_tenant);
+  sched.max_queued_tokens = integer_or(values, "max-queue-tokens", 0);
+  if (is_set(values, "max-queue-time")) sched.max_queue_s = values.number("max-queue-time");
   sched.num_private_blocks = num_private_blocks(sched);
-  sched.eos_ids = runner.config().eos_ids;
+  sched.eos_ids = end_ids(runner.config(), *model.text);
   config.model_name = model_name;
   config.vocab_size = runner.vocab_size();
   config.max_logprobs = integer_or(values, "max-logprobs", config.max_logprobs);

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
 
 #include "base/check.h"
 #include "compute/kernels/isa.h"
@@ -191,11 +192,54 @@ void check_model(const Model& model) {
   }
 }
 
-TEST_CASE("the sliding-window model answers the same however its requests are run") {
+// What a request is given depends on nobody else: SCH-05 fails when rows of a batch share a sum, SMP-04 when draws go
+// by the batch, KVC-03 when a cached block is not the one it stands for, KVC-08 when a preempted one loses its place.
+TEST_CASE("SCH-05, SMP-04, KVC-03, KVC-08: the sliding-window model answers the same however its requests are run") {
   check_model({"mistral-swa", fixture("tiny/mistral-swa.F16.gguf"), 5, 120, 24});
 }
 
-TEST_CASE("the demo model answers the same however its requests are run") {
+// The same request many times, which shares all its blocks with itself.
+TEST_CASE("SCH-05, KVC-01: 50 equal greedy requests at once, 2, 8 and 32 at a time, give what one gives") {
+  const auto runner = open_runner(test_options(fixture("tiny/llama-gqa"), kPoolTokens));
+  std::optional<Answer> expected;
+  for (const uint32_t num_at_once : {1u, 2u, 8u, 32u, 50u}) {
+    for (const bool caches : {false, true}) {
+      CAPTURE(num_at_once);
+      engine::EngineConfig config;
+      config.sched.block_size = runner->block_tokens();
+      config.sched.num_blocks = runner->num_blocks();
+      config.sched.max_num_seqs = num_at_once;
+      config.sched.max_num_batched_tokens = 96;
+      config.sched.max_model_len = runner->max_model_len();
+      config.sched.enable_prefix_caching = caches;
+      config.sched.window_ms = 0;
+      config.vocab_size = runner->vocab_size();
+      const SystemClock clock;
+      MetricRegistry metrics;
+      engine::Engine engine(config, *runner, clock, metrics);
+      std::vector<std::shared_ptr<Collector>> sinks;
+      for (uint32_t i = 0; i < 50; ++i) {
+        sched::Request request;
+        for (int32_t t = 0; t < 75; ++t) request.prompt.push_back((t * 37 + t * t) % 400);
+        request.max_tokens = 20;
+        request.ignore_eos = true;
+        request.sampling.temperature = 0;
+        sinks.push_back(std::make_shared<Collector>(1));
+        const auto id = engine.submit(std::move(request), sinks.back());
+        if (!id) check_failed("submit", 0, id.error().message.c_str());
+      }
+      while (engine.run_once()) {
+      }
+      for (const auto& sink : sinks) {
+        REQUIRE(sink->is_done);
+        if (!expected) expected = sink->answer;
+        CHECK(sink->answer == *expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("SCH-05, SMP-04, KVC-03, KVC-08: the demo model answers the same however its requests are run") {
   const char* path = std::getenv("TANDEM_DEMO_MODEL");
   if (path == nullptr || *path == '\0') {
     std::printf("SKIP demo_model: TANDEM_DEMO_MODEL is not set\n");

@@ -167,7 +167,12 @@ ChatPrompt read_chat_prompt(FieldReader& fields) {
     else
       fields.fail_kind("documents", "a list", *documents);
   }
-  prompt.add_generation_prompt = fields.flag("add_generation_prompt", true);
+  const std::optional<bool> adds_prompt = fields.optional_flag("add_generation_prompt");
+  prompt.continue_final_message = fields.flag("continue_final_message", false);
+  if (prompt.continue_final_message && adds_prompt.value_or(false)) {
+    fields.fail("continue_final_message", "cannot be had with add_generation_prompt");
+  }
+  prompt.add_generation_prompt = adds_prompt.value_or(!prompt.continue_final_message);
   const std::string effort = fields.text("reasoning_effort");
   if (!effort.empty()) prompt.template_variables.emplace_back("reasoning_effort", JsonValue(effort));
   if (const JsonValue* variables = fields.get("chat_template_kwargs")) {

@@ -2,66 +2,16 @@
 
 #include <doctest/doctest.h>
 
+#include <mutex>
 #include <thread>
 
-#include "api/openai/api_server_for_test.h"
-#include "serve/engine/engine.h"
-#include "serve/sched/scripted_executor.h"
+#include "api/openai/engine_server_for_test.h"
 
 namespace tandem::openai {
 namespace {
 
 using testing::RawAnswer;
 using testing::RawClient;
-
-engine::EngineConfig small_config() {
-  engine::EngineConfig config;
-  config.model_name = "tiny";
-  config.vocab_size = text::kToolCall + 1;
-  config.sched.num_blocks = 128;
-  config.sched.max_num_seqs = 8;
-  config.sched.max_num_batched_tokens = 64;
-  config.sched.max_model_len = 1000;
-  config.sched.window_ms = 0;
-  config.sched.eos_ids = {text::kEnd};
-  return config;
-}
-
-struct EngineServer {
-  text::TextModel model = ApiServer::small_model();
-  MetricRegistry registry;
-  SystemClock clock;
-  sched::ScriptedExecutor executor;
-  engine::Engine engine;
-  OpenAiApi api;
-  ServingGate gate{registry, "1.2.3"};
-  std::unique_ptr<http::HttpServer> server;
-  std::atomic<int> step_ms{0};
-
-  explicit EngineServer(const engine::EngineConfig& config = small_config())
-      : executor({config.sched.num_blocks, config.sched.block_size, 256, 'a'}),  // says bytes only
-        engine(config, executor, clock, registry),
-        api(engine, model, ApiServer::default_config(), registry, clock) {
-    set_log(LogLevel::kError, LogFormat::kText);
-    executor.set_observer(
-        [this](uint64_t, const sched::Batch&) { std::this_thread::sleep_for(std::chrono::milliseconds(step_ms)); });
-    engine.start();
-    gate.open(api);
-    auto started = http::HttpServer::start(
-        {}, [this](http::HttpRequest request, auto writer) { gate(std::move(request), std::move(writer)); });
-    REQUIRE(started);
-    server = std::move(started).value();
-  }
-  ~EngineServer() {
-    server->stop(0);
-    engine.stop();
-  }
-
-  RawAnswer complete(const std::string& fields) const {
-    return testing::fetch(server->port(), "POST", "/v1/completions", "{\"add_special_tokens\":false," + fields + "}");
-  }
-  bool wait_idle() const { return engine.wait_idle(10); }
-};
 
 TEST_CASE("over the engine a stream is the whole answer, alone and among others") {
   EngineServer server;
@@ -101,6 +51,34 @@ TEST_CASE("over the engine a stream is the whole answer, alone and among others"
   CHECK(server.wait_idle());
 }
 
+// Fails when an answer may go past the context, or when a prompt is cut to fit without being asked to.
+TEST_CASE("KVC-07 over the engine: a prompt longer than the context is 400, an answer that fills it ends by length") {
+  engine::EngineConfig config = small_config();
+  config.sched.max_model_len = 64;
+  EngineServer server(config);
+  for (const size_t length : {64, 65, 5000}) {
+    const RawAnswer refused = server.complete("\"prompt\":\"" + std::string(length, 'p') + "\"");
+    CHECK(refused.status == 400);
+    CHECK(text_at(json_of(refused.body), "error.param") == "prompt");
+    CHECK(text_at(json_of(refused.body), "error.code") == "context_length_exceeded");
+  }
+  for (const int length : {1, 40, 63}) {
+    for (const char* limit : {"", R"(,"max_tokens":1000000000000)"}) {
+      const std::string text(static_cast<size_t>(length), 'p');
+      const RawAnswer answer = server.complete("\"ignore_eos\":true,\"prompt\":\"" + text + "\"" + limit);
+      REQUIRE_MESSAGE(answer.status == 200, answer.body);
+      const JsonValue body = json_of(answer.body);
+      CHECK(text_at(body, "choices.0.finish_reason") == "length");
+      CHECK(int_at(body, "usage.prompt_tokens") == length);
+      CHECK(int_at(body, "usage.completion_tokens") == 64 - length);
+    }
+  }
+  const RawAnswer cut = server.complete(R"("truncate_prompt_tokens":10,"max_tokens":2,"prompt":")" +
+                                        std::string(500, 'p') + "\"");  // asked for, and told
+  CHECK(int_at(json_of(cut.body), "usage.prompt_tokens") == 10);
+  CHECK(server.wait_idle());
+}
+
 TEST_CASE("API-10 over the engine: a prompt is scored without an answer, in chunks as well") {
   EngineServer server;
   for (const size_t length : {1, 2, 150}) {
@@ -112,6 +90,120 @@ TEST_CASE("API-10 over the engine: a prompt is scored without an answer, in chun
     CHECK(at(scored, "choices.0.logprobs.token_logprobs").if_array()->size() == length);
     CHECK(int_at(scored, "usage.completion_tokens") == 0);
     CHECK(text_at(scored, "choices.0.finish_reason") == "length");
+  }
+}
+
+// A front that takes a prompt in one step, and one that takes it in many beside others.
+struct WholeAndChunked {
+  static engine::EngineConfig with_budget(uint32_t tokens) {
+    engine::EngineConfig config = small_config();
+    config.sched.max_num_batched_tokens = tokens;
+    return config;
+  }
+  EngineServer whole{with_budget(1024)}, chunked{with_budget(16)};
+};
+
+// Faults tried: the chunks' logprobs replaced each other; a prompt that is scored was taken from the prefix cache.
+TEST_CASE("API-10, SCH-04 over the engine: a prompt's logprobs are the same whole, streamed, in chunks and cached") {
+  WholeAndChunked servers;
+  std::vector<RawClient> others;  // take a part of each step's budget
+  const std::string body = R"({"ignore_eos":true,"stream":true,"max_tokens":900,"n":4,"prompt":"zz"})";
+  others.emplace_back(servers.chunked.server->port());
+  others.back().send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+                     "\r\n\r\n" + body);
+  others.back().read_until("data: ");
+  for (const char* more : {R"("max_tokens":0)", R"("max_tokens":3,"seed":5)"}) {
+    const std::string fields =
+        "\"prompt\":\"" + std::string(100, 'q') + "rst" + R"(","echo":true,"logprobs":2,)" + more;
+    const JsonValue expected = json_of(servers.whole.complete(fields).body);
+    CHECK(at(expected, "choices.0.logprobs.token_logprobs").if_array()->size() ==
+          103 + static_cast<size_t>(int_at(expected, "usage.completion_tokens")));
+    for (int round = 0; round < 2; ++round) {  // the second finds the prompt in the cache
+      for (EngineServer* server : {&servers.whole, &servers.chunked}) {
+        const JsonValue got = json_of(server->complete(fields).body);
+        CHECK(json_at(got, "choices") == json_at(expected, "choices"));
+        CHECK(int_at(got, "usage.prompt_tokens_details.cached_tokens") == 0);
+        const auto events = events_of(server->complete(fields + ",\"stream\":true").body);
+        const Streamed streamed = streamed_choice(events, 0);
+        CHECK(streamed.text == text_at(expected, "choices.0.text"));
+        // The prompt's scores come at once, in the first event: none of them before it is whole.
+        CHECK(at(events[0], "choices.0.logprobs.tokens").if_array()->size() == 103);
+        std::string scores;
+        for (const JsonValue& piece : streamed.logprobs) {
+          const std::string list = json_at(piece, "token_logprobs");
+          scores += (scores.empty() ? "" : ",") + list.substr(1, list.size() - 2);
+        }
+        CHECK("[" + scores + "]" == json_at(expected, "choices.0.logprobs.token_logprobs"));
+      }
+    }
+  }
+}
+
+TEST_CASE("over the engine embeddings are the same alone, together, in chunks and when the prompt is cached") {
+  WholeAndChunked servers;
+  const auto embed = [](const EngineServer& server, const std::string& input, const char* pooling) {
+    const RawAnswer answer = testing::fetch(server.server->port(), "POST", "/v1/embeddings",
+                                            R"({"pooling":")" + std::string(pooling) + R"(","input":)" + input + "}");
+    CHECK_MESSAGE(answer.status == 200, answer.body);
+    return json_of(answer.body);
+  };
+  for (const char* pooling : {"last", "mean"}) {
+    std::string list;
+    std::vector<std::string> alone;
+    for (size_t length : {1, 40, 130, 131}) {
+      const std::string input = "\"" + std::string(length, 'e') + "\"";
+      alone.push_back(json_at(embed(servers.whole, input, pooling), "data.0.embedding"));
+      list += (list.empty() ? "" : ",") + input;
+    }
+    CHECK(alone[2] != alone[3]);
+    for (int round = 0; round < 2; ++round) {
+      for (const EngineServer* server : {&servers.whole, &servers.chunked}) {
+        const JsonValue together = embed(*server, "[" + list + "]", pooling);
+        for (size_t i = 0; i < alone.size(); ++i) {
+          CHECK(json_at(together, "data." + std::to_string(i) + ".embedding") == alone[i]);
+        }
+      }
+    }
+  }
+  CHECK(servers.whole.wait_idle());
+}
+
+TEST_CASE("over the engine a reset empties the prefix cache") {
+  EngineServer server;
+  const auto num_cached = [&server] {
+    const RawAnswer answer = server.complete("\"max_tokens\":1,\"prompt\":\"" + std::string(48, 'k') + "\"");
+    return int_at(json_of(answer.body), "usage.prompt_tokens_details.cached_tokens");
+  };
+  CHECK(num_cached() == 0);
+  CHECK(num_cached() == 32);
+  CHECK(testing::fetch(server.server->port(), "POST", "/reset_prefix_cache").status == 200);
+  CHECK(num_cached() == 0);
+  CHECK(num_cached() == 32);
+}
+
+// Faults tried: an end token that stops with ignore_eos too; min_tokens not given to the generator.
+TEST_CASE("BEN-06: lengths that ignore_eos and min_tokens force are exact, of every request") {
+  EngineServer server;
+  server.executor.set_next_token([](const sched::BatchItem& item) {
+    const auto& banned = item.sampling->banned;
+    return std::ranges::find(banned, text::kEnd) == banned.end() ? text::kEnd : 'x';
+  });
+  const auto num_tokens = [&server](const std::string& fields, bool is_stream) {
+    const RawAnswer answer = server.complete(
+        fields + (is_stream ? R"(,"stream":true,"stream_options":{"include_usage":true})" : R"(,"stream":false)"));
+    const JsonValue last = is_stream ? events_of(answer.body).back() : json_of(answer.body);
+    return int_at(last, "usage.completion_tokens");
+  };
+  for (const bool is_stream : {false, true}) {
+    for (int length : {1, 2, 17, 128, 300}) {
+      const std::string limit = R"("prompt":"p","max_tokens":)" + std::to_string(length);
+      CHECK(num_tokens(limit, is_stream) == 1);
+      CHECK(num_tokens(limit + R"(,"ignore_eos":true)", is_stream) == length);
+      CHECK(num_tokens(limit + R"(,"ignore_eos":true,"min_tokens":)" + std::to_string(length), is_stream) == length);
+      CHECK(num_tokens(limit + R"(,"min_tokens":)" + std::to_string(length), is_stream) == length);
+      CHECK(num_tokens(R"("prompt":"p","max_tokens":900,"min_tokens":)" + std::to_string(length), is_stream) ==
+            length + 1);
+    }
   }
 }
 
@@ -170,6 +262,77 @@ TEST_CASE("over the engine a full queue is 503 at once, with Retry-After") {
   }
   CHECK(num_refused >= 3);
   clients.clear();
+  CHECK(server.wait_idle());
+}
+
+TEST_CASE("over the engine a full queue refuses before a body is looked at, and takes requests again when it is not") {
+  engine::EngineConfig config = small_config();
+  config.sched.max_num_seqs = 1;
+  config.sched.max_queue_length = 1;
+  EngineServer server(config);
+  CHECK(server.complete("nonsense").status == 400);
+  server.step_ms = 5;
+  std::vector<RawClient> clients;
+  const std::string body = R"({"ignore_eos":true,"stream":true,"max_tokens":900,"prompt":"x"})";
+  while (server.engine.load().num_waiting == 0) {
+    clients.emplace_back(server.server->port());
+    clients.back().send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+                        "\r\n\r\n" + body);
+    CHECK(clients.back().read_until("\r\n\r\n").starts_with("HTTP/1.1 "));
+  }
+  const RawAnswer refused = server.complete("nonsense");
+  CHECK(refused.status == 503);
+  CHECK(text_at(json_of(refused.body), "error.type") == "overloaded_error");
+  const int wait_s = std::stoi(refused.header("Retry-After"));
+  CHECK(wait_s >= 1);
+  CHECK(wait_s <= 90);
+  clients.clear();
+  CHECK(server.wait_idle());
+  CHECK(server.complete("nonsense").status == 400);
+}
+
+TEST_CASE("SCH-06 over the engine: the urgent one of many that wait is next; what is no priority is 400") {
+  engine::EngineConfig config = small_config();
+  config.sched.max_num_seqs = 1;
+  EngineServer server(config);
+  server.step_ms = 2;
+  for (const char* wrong : {"\"high\"", "1.5", "99999999999", "[1]"}) {
+    const RawAnswer answer = server.complete(std::string(R"("prompt":"x","priority":)") + wrong);
+    CHECK_MESSAGE(answer.status == 400, wrong);
+    CHECK(text_at(json_of(answer.body), "error.param") == "priority");
+  }
+  const auto open = [&](const char* priority) {
+    RawClient client(server.server->port());
+    const std::string fields = R"({"ignore_eos":true,"stream":true,"max_tokens":8,"prompt":"x","priority":)";
+    const std::string body = fields + priority + "}";
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+                "\r\n\r\n" + body);
+    client.read_until("\r\n\r\n");
+    return client;
+  };
+  std::mutex mutex;
+  std::vector<std::string> order;  // of first tokens
+  std::vector<std::thread> readers;
+  const auto start = [&](const char* priority, std::string name) {
+    readers.emplace_back([&, name, client = std::make_shared<RawClient>(open(priority))] {
+      client->read_until("data: ");
+      {
+        const std::lock_guard lock(mutex);
+        order.push_back(name);
+      }
+      client->read_until("[DONE]");
+    });
+  };
+  server.step_ms = 20;
+  start("0", "running");
+  for (int i = 0; i < 10; ++i) start("5", "low");
+  start("1", "high");
+  for (std::thread& reader : readers) reader.join();
+  REQUIRE(order.size() == 12);
+  CHECK(order[0] == "running");
+  // One more may have begun before it came.
+  const auto high = std::ranges::find(order, "high") - order.begin();
+  CHECK(high <= 3);
   CHECK(server.wait_idle());
 }
 

@@ -4,6 +4,7 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <charconv>
 #include <ctime>
 #include <random>
 
@@ -17,6 +18,7 @@ namespace tandem::openai {
 namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
+constexpr std::string_view kDeadlineHeader = "X-Request-Deadline-Ms";
 
 uint64_t random_u64() {
   std::random_device device;
@@ -92,6 +94,13 @@ ApiConfig checked(ApiConfig config) {
   return config;
 }
 
+std::optional<ApiError> ban_words(const PromptText& prompt_text, GenerationOptions& options) {
+  auto words = prompt_text.bad_word_ids(options.bad_words);
+  if (const ApiError* error = std::get_if<ApiError>(&words)) return *error;
+  options.sampling.bad_words = std::get<std::vector<std::vector<TokenId>>>(std::move(words));
+  return std::nullopt;
+}
+
 }  // namespace
 
 struct OpenAiApi::Call {
@@ -107,11 +116,12 @@ struct OpenAiApi::Call {
 };
 
 OpenAiApi::OpenAiApi(engine::Generator& generator, const text::TextModel& model, ApiConfig config,
-                     MetricRegistry& registry, const Clock& clock)
+                     MetricRegistry& registry, const Clock& clock, text::GrammarCompiler* grammars)
     : generator_(generator),
       model_(model),
       config_(checked(std::move(config))),
       clock_(clock),
+      grammars_(grammars),
       limits_(request_limits(generator.limits(), config_)),
       prompt_text_(model, generator.limits().max_model_len, config_.parse_special),
       tool_calls_(tool_call_support(model, config_)),
@@ -150,6 +160,11 @@ void OpenAiApi::add_routes() {
       "POST", "/v1/messages/count_tokens",
       [this](const CallPointer& call) { on_worker(call, [this, call] { count_tokens(*call); }); },
       ReplyKind::kMessages);
+  add("POST", "/v1/embeddings", [this](const CallPointer& call) { on_worker(call, [this, call] { embed(call); }); });
+  add("POST", "/reset_prefix_cache", [this](const CallPointer& call) { reset_prefix_cache(*call); });
+  if (!config_.settings.empty()) {
+    add("GET", "/server_info", [this](const CallPointer& call) { answer(*call, config_.settings); });
+  }
   add("POST", "/tokenize", [this](const CallPointer& call) { on_worker(call, [this, call] { tokenize(*call); }); });
   add("POST", "/detokenize", [this](const CallPointer& call) { on_worker(call, [this, call] { detokenize(*call); }); });
   add("GET", "/v1/models", [this](const CallPointer& call) { list_models(*call); });
@@ -240,13 +255,20 @@ void OpenAiApi::on_worker(const std::shared_ptr<Call>& call, std::function<void(
 }
 
 void OpenAiApi::generate(const std::shared_ptr<Call>& call) {
+  // Before the body is read: under overload a refusal must cost next to nothing.
+  if (const Status room = generator_.check_room(call->tenant); !room) {
+    refuse(*call, api_error(room.error(), generator_.load().retry_after_s));
+    return;
+  }
   on_worker(call, [this, call] { prepare(call); });
 }
 
 void OpenAiApi::prepare(const std::shared_ptr<Call>& call) {
   ReplySetup setup;
   const bool is_chat = call->kind != ReplyKind::kCompletion;
-  if (auto error = is_chat ? prepare_chat(*call, setup) : prepare_completion(*call, setup)) {
+  auto error = is_chat ? prepare_chat(*call, setup) : prepare_completion(*call, setup);
+  if (!error) error = obey_headers(*call, setup.options);
+  if (error) {
     if (error->param == "messages") error->param = prompt_field(call->kind);
     refuse(*call, *error);
     return;
@@ -260,23 +282,68 @@ void OpenAiApi::prepare(const std::shared_ptr<Call>& call) {
     }
     setup.max_tokens.push_back(std::get<uint32_t>(room));
   }
-  setup.endpoint = call->endpoint;
-  setup.request_id = call->request_id;
-  setup.tenant = call->tenant;
-  setup.trace = trace_of(call->request);
+  if (setup.options.grammar) return check_grammar(call, std::make_shared<ReplySetup>(std::move(setup)));
+  begin_reply(*call, std::move(setup));
+}
+
+// Before anything is sent. A grammar that is new takes some milliseconds, or a part of a second when it is made to.
+void OpenAiApi::check_grammar(const std::shared_ptr<Call>& call, std::shared_ptr<ReplySetup> setup) {
+  const std::string& param = setup->options.grammar_param;
+  if (grammars_ == nullptr) {
+    refuse(*call, invalid_request(param, "this server cannot hold answers to a form"));
+    return;
+  }
+  const auto check = [this, call, setup] {
+    const std::string& field = setup->options.grammar_param;
+    if (const Status status = grammars_->check(*setup->options.grammar); status) {
+      begin_reply(*call, std::move(*setup));
+    } else if (status.error().code == ErrorCode::kInvalidArgument) {
+      const std::string& why = status.error().message;
+      refuse(*call, invalid_request(field, field.empty() ? why : fmt::format("{}: {}", field, why)));
+    } else {
+      refuse(*call, api_error(status.error(), 1));
+    }
+  };
+  if (grammars_->is_known(*setup->options.grammar))
+    check();
+  else if (!worker_.try_post(check))
+    refuse(*call, api_error({ErrorCode::kUnavailable, "too many requests wait"}, 1));
+}
+
+void OpenAiApi::begin_reply(Call& call, ReplySetup setup) {
+  setup.endpoint = call.endpoint;
+  setup.request_id = call.request_id;
+  setup.tenant = call.tenant;
+  setup.trace = trace_of(call.request);
   const std::string& model = setup.options.model;
-  setup.head.is_chat = is_chat;
-  setup.head.kind = call->kind;
-  setup.head.id = std::string(id_prefix(call->kind)) + call->id;
+  setup.head.is_chat = call.kind != ReplyKind::kCompletion;
+  setup.head.kind = call.kind;
+  setup.head.id = std::string(id_prefix(call.kind)) + call.id;
   setup.head.created = std::time(nullptr);
   setup.head.model = model.empty() ? config_.served_names[0] : model;
   setup.head.system_fingerprint = config_.system_fingerprint;
   setup.seed = setup.options.seed ? *setup.options.seed : next_seed();
-  setup.arrival_ns = call->arrival_ns;
-  setup.ticket = std::move(call->ticket);
-  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms};
-  auto reply = std::make_shared<Reply>(context, std::move(setup), call->writer);
-  call->writer->post([reply] { reply->start(); });
+  setup.arrival_ns = call.arrival_ns;
+  setup.ticket = std::move(call.ticket);
+  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms, grammars_};
+  auto reply = std::make_shared<Reply>(context, std::move(setup), call.writer);
+  call.writer->post([reply] { reply->start(); });
+}
+
+// A deadline may come from a proxy as well as from the client: the earlier one counts.
+std::optional<ApiError> OpenAiApi::obey_headers(Call& call, GenerationOptions& options) const {
+  if (call.request.header("X-Request-Id").empty() && !options.request_id.empty()) {
+    call.request_id = client_request_id(options.request_id);
+  }
+  const std::string_view given = call.request.header(kDeadlineHeader);
+  if (given.empty()) return std::nullopt;
+  double deadline_ms = 0;
+  const auto read = std::from_chars(given.data(), given.data() + given.size(), deadline_ms);
+  if (read.ec != std::errc() || read.ptr != given.data() + given.size() || !(deadline_ms > 0 && deadline_ms <= 1e9)) {
+    return invalid_request(std::string(kDeadlineHeader), "the header X-Request-Deadline-Ms: expected a number above 0");
+  }
+  options.deadline_ms = options.deadline_ms > 0 ? std::min(options.deadline_ms, deadline_ms) : deadline_ms;
+  return std::nullopt;
 }
 
 Parsed<ChatRequest> OpenAiApi::parse_chat(const Call& call, ReplySetup& setup) const {
@@ -300,7 +367,7 @@ std::optional<ApiError> OpenAiApi::prepare_chat(const Call& call, ReplySetup& se
   if (const ApiError* error = std::get_if<ApiError>(&ids)) return *error;
   setup.prompts.push_back({std::get<std::vector<TokenId>>(std::move(ids)), {}, {}});
   setup.options = std::move(request.options);
-  return std::nullopt;
+  return ban_words(prompt_text_, setup.options);
 }
 
 std::optional<ApiError> OpenAiApi::prepare_completion(const Call& call, ReplySetup& setup) const {
@@ -315,7 +382,57 @@ std::optional<ApiError> OpenAiApi::prepare_completion(const Call& call, ReplySet
   }
   setup.echo = request.echo;
   setup.options = std::move(request.options);
+  return ban_words(prompt_text_, setup.options);
+}
+
+void OpenAiApi::embed(const std::shared_ptr<Call>& call) {
+  EmbeddingSetup setup;
+  auto error = prepare_embedding(*call, setup);
+  if (!error) error = obey_headers(*call, setup.request.input.options);
+  if (error) {
+    refuse(*call, *error);
+    return;
+  }
+  setup.endpoint = call->endpoint;
+  setup.request_id = call->request_id;
+  setup.tenant = call->tenant;
+  setup.trace = trace_of(call->request);
+  setup.id = "embd-" + call->id;
+  setup.created = std::time(nullptr);
+  const std::string& model = setup.request.input.options.model;
+  setup.model = model.empty() ? config_.served_names[0] : model;
+  setup.arrival_ns = call->arrival_ns;
+  setup.ticket = std::move(call->ticket);
+  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms};
+  auto reply = std::make_shared<EmbeddingReply>(context, std::move(setup), call->writer);
+  call->writer->post([reply] { reply->start(); });
+}
+
+std::optional<ApiError> OpenAiApi::prepare_embedding(const Call& call, EmbeddingSetup& setup) const {
+  auto parsed = parse_embedding_request(call.request.body, limits_, config_.pooling);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
+  setup.request = std::get<EmbeddingRequest>(std::move(parsed));
+  CompletionRequest& input = setup.request.input;
+  if (auto error = check_model(input.options.model)) return error;
+  for (size_t i = 0; i < input.prompts.size(); ++i) {
+    auto prompt = prompt_text_.completion_prompt(input, i, "input");
+    if (const ApiError* error = std::get_if<ApiError>(&prompt)) return *error;
+    setup.inputs.push_back(std::move(std::get<ReplyPrompt>(prompt).ids));
+    auto room = prompt_text_.room_for(setup.inputs.back().size(), input.options);
+    if (ApiError* error = std::get_if<ApiError>(&room)) {
+      error->param = "input";
+      return *error;
+    }
+  }
+  input.prompts.clear();
   return std::nullopt;
+}
+
+void OpenAiApi::reset_prefix_cache(Call& call) const {
+  if (generator_.reset_prefix_cache()) return answer(call, R"({"status":"ok"})");
+  refuse(call, {501, "not_implemented_error",
+                "a gateway has no prefix cache, and does not reach those of its nodes: restart a node to empty its own",
+                {}, {}, 0});
 }
 
 void OpenAiApi::tokenize(Call& call) const {

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "base/log.h"
 #include "serve/text/text_stop_rule.h"
@@ -12,6 +14,17 @@ namespace tandem::openai {
 namespace {
 
 constexpr uint64_t kSeedStride = 0x9E3779B97F4A7C15;  // seeds of different requests are far from each other's strides
+
+double mean_logprob(const std::vector<ShownToken>& tokens, size_t num_echoed) {
+  double sum = 0;
+  size_t count = 0;
+  for (size_t i = num_echoed; i < tokens.size(); ++i) {
+    if (!tokens[i].logprob) continue;
+    sum += tokens[i].logprob->logprob;
+    ++count;
+  }
+  return count > 0 ? sum / static_cast<double>(count) : 0;
+}
 
 }  // namespace
 
@@ -37,6 +50,7 @@ Reply::Reply(ReplyContext context, ReplySetup setup, std::shared_ptr<http::Respo
       writer_(std::move(writer)) {
   times_.arrival_ns = setup_.arrival_ns;
   num_cached_.resize(setup_.prompts.size());
+  prompt_logprobs_.resize(setup_.prompts.size());
   for (const ReplyPrompt& prompt : setup_.prompts) {
     usage_.num_prompt_tokens += prompt.ids.size();
     const size_t first_offset = num_code_points(prompt.echo_text);
@@ -58,15 +72,17 @@ sched::Request Reply::request_for(size_t prompt) const {
   request.sampling = options.sampling;
   // The same prompt twice in a list gets two answers, but for a seed that the client has chosen.
   request.sampling.seed = setup_.seed + (options.seed ? 0 : prompt * kSeedStride);
+  // The best of more are chosen by it, whether or not it is shown.
+  const bool chooses = options.num_choices > options.num_shown;
+  request.sampling.num_logprobs = std::max(options.sampling.num_logprobs, chooses ? 0 : -1);
   request.num_choices = options.num_choices;
   request.max_tokens = setup_.max_tokens[prompt];
   request.min_tokens = static_cast<uint32_t>(std::min<uint64_t>(options.min_tokens, request.max_tokens));
   request.ignore_eos = options.ignore_eos;
   request.stop_token_ids = options.stop_token_ids;
-  if (shows_echo_tokens())
-    request.prompt_logprobs = options.sampling.num_logprobs;
-  else if (request.max_tokens == 0)
-    request.prompt_logprobs = 0;
+  request.prompt_logprobs = options.prompt_logprobs;
+  if (shows_echo_tokens()) request.prompt_logprobs = std::max(request.prompt_logprobs, options.sampling.num_logprobs);
+  if (request.max_tokens == 0) request.prompt_logprobs = std::max(request.prompt_logprobs, 0);
   request.priority = options.priority;
   if (options.deadline_ms > 0) {
     request.deadline_ns = setup_.arrival_ns + static_cast<int64_t>(options.deadline_ms * 1e6);
@@ -81,6 +97,10 @@ sched::Request Reply::request_for(size_t prompt) const {
       return std::make_unique<text::TextStopRule>(tokenizer, shown, ids);
     };
   }
+  if (options.grammar) {
+    request.grammar = options.grammar;
+    request.make_token_mask = context_.grammars->masks_of(*options.grammar);
+  }
   return request;
 }
 
@@ -93,7 +113,7 @@ void Reply::start() {
       return;
     }
     requests_.push_back(*submitted);
-    context_.metrics.observe_start(setup_.prompts[i].ids.size(), setup_.options.num_choices, setup_.max_tokens[i]);
+    context_.metrics.observe_start(setup_.prompts[i].ids.size(), setup_.options.num_shown, setup_.max_tokens[i]);
   }
   is_started_ = true;
   if (setup_.options.is_stream) {
@@ -129,6 +149,9 @@ void Reply::on_update(size_t prompt, sched::Update update) {
   if (update.error) {
     fail(api_error(*update.error, context_.generator.load().retry_after_s), {});
     return;
+  }
+  if (setup_.options.prompt_logprobs >= 0 && !update.prompt_logprobs.empty()) {
+    prompt_logprobs_[prompt] = update.prompt_logprobs;
   }
   const bool has_begun = choices_[prompt * setup_.options.num_choices].has_begun;
   const bool brings_echo = !update.prompt_logprobs.empty() || !update.deltas.empty();  // one token has no logprobs
@@ -194,7 +217,11 @@ void Reply::take_echo(size_t prompt, std::vector<sched::TokenLogprob> logprobs, 
   for (size_t i = 0; i < shown.size(); ++i) {
     shown[i].id = from.ids[i];
     shown[i].text_offset = from.offsets[i];
-    if (i > 0 && i - 1 < logprobs.size()) shown[i].logprob = std::move(logprobs[i - 1]);
+    if (i == 0 || i - 1 >= logprobs.size()) continue;
+    sched::TokenLogprob& logprob = shown[i].logprob.emplace(std::move(logprobs[i - 1]));
+    // There are more when prompt_logprobs asked for more.
+    const auto num_top = static_cast<size_t>(setup_.options.sampling.num_logprobs);
+    if (logprob.top.size() > num_top) logprob.top.resize(num_top);
   }
   const size_t first = prompt * setup_.options.num_choices;
   for (size_t i = 0; i < setup_.options.num_choices; ++i) {
@@ -258,14 +285,34 @@ void Reply::complete(std::string events) {
   finish(200);
 }
 
+// With best_of, of each prompt the n choices of the highest mean logprob, best first.
+std::vector<size_t> Reply::shown_choices() const {
+  const size_t num_choices = setup_.options.num_choices, num_shown = setup_.options.num_shown;
+  std::vector<size_t> shown;
+  std::vector<double> scores;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const size_t num_echoed = shows_echo_tokens() ? setup_.prompts[i / num_choices].ids.size() : 0;
+    scores.push_back(num_shown < num_choices ? mean_logprob(choices_[i].tokens, num_echoed) : 0);
+  }
+  for (size_t first = 0; first < choices_.size(); first += num_choices) {
+    std::vector<size_t> order(num_choices);
+    std::iota(order.begin(), order.end(), first);
+    std::ranges::stable_sort(order, std::greater(), [&scores](size_t i) { return scores[i]; });
+    shown.insert(shown.end(), order.begin(), order.begin() + static_cast<ptrdiff_t>(num_shown));
+  }
+  return shown;
+}
+
 void Reply::send_whole() {
   std::vector<WholeChoice> wholes;
-  for (size_t i = 0; i < choices_.size(); ++i) {
+  for (const size_t i : shown_choices()) {
     ChoiceState& state = choices_[i];
+    const size_t prompt = i / setup_.options.num_choices;
     WholeChoice& whole = wholes.emplace_back();
     whole.text = std::move(state.text);
     whole.parts = std::move(state.parts);
-    whole.prompt = &setup_.prompts[i / setup_.options.num_choices].ids;
+    whole.prompt = &setup_.prompts[prompt].ids;
+    if (setup_.options.prompt_logprobs >= 0) whole.prompt_logprobs = &prompt_logprobs_[prompt];
     const size_t num_echoed = shows_echo_tokens() ? whole.prompt->size() : 0;
     for (size_t t = num_echoed; t < state.tokens.size(); ++t) {
       if (state.tokens[t].id >= 0) whole.ids.push_back(state.tokens[t].id);

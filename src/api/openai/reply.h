@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "net/http/http_types.h"
 #include "serve/engine/generator.h"
+#include "serve/text/grammar_compiler.h"
 
 namespace tandem::openai {
 
@@ -25,6 +26,7 @@ struct ReplyContext {
   FrontMetrics& metrics;
   const Clock& clock;
   int64_t ping_interval_ms = 15'000;
+  text::GrammarCompiler* grammars = nullptr;  // needed only by requests that have a grammar
 };
 
 struct ReplyPrompt {
@@ -76,6 +78,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
   void measure(ChoiceState& state, bool is_first);
   void complete(std::string events);
   void send_whole();
+  std::vector<size_t> shown_choices() const;
   void fail(const ApiError& error, std::string events);
   void cancel_all();
   void finish(int status);
@@ -90,6 +93,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
   std::vector<std::pair<size_t, sched::Update>> early_;  // updates that came while requests were being submitted
   Usage usage_;
   std::vector<uint32_t> num_cached_;  // tokens of each prompt that were in the prefix cache
+  std::vector<std::vector<sched::TokenLogprob>> prompt_logprobs_;  // by prompt; where the answer shows them
   RequestTimes times_;
   size_t num_prompts_done_ = 0;
   bool is_started_ = false;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "api/openai/prompt_logprobs.h"
 #include "api/openai/tool_use.h"
 #include "base/utf8.h"
 
@@ -205,10 +206,14 @@ std::string ReplyFormat::whole(const std::vector<WholeChoice>& choices, const Us
       json.key("prompt_token_ids");
       write_ids(json, *choice.prompt);
     }
+    if (choice.prompt_logprobs && !head_.is_chat) write_prompt_logprobs(json, tokenizer_, *choice.prompt_logprobs);
     json.end_object();
   }
   json.end_array().key("usage");
   write_usage(json, usage);
+  if (choices.front().prompt_logprobs && head_.is_chat) {
+    write_prompt_logprobs(json, tokenizer_, *choices.front().prompt_logprobs);
+  }
   if (options_.return_token_ids && head_.is_chat) {
     json.key("prompt_token_ids");
     write_ids(json, *choices.front().prompt);

@@ -33,6 +33,7 @@ struct WholeChoice {
   std::vector<ShownToken> tokens;       // of the echoed prompt too, when that is shown with logprobs
   ChoiceEnd end;
   const std::vector<TokenId>* prompt = nullptr;
+  const std::vector<sched::TokenLogprob>* prompt_logprobs = nullptr;  // when asked for
   std::vector<TokenId> ids;  // generated ones
 };
 

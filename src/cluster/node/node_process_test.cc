@@ -155,7 +155,7 @@ TEST_CASE("node: mixed nodes serve alone and together") {
   }
 }
 
-TEST_CASE("node: one that goes without a word, at any moment, costs no token") {
+TEST_CASE("PDD-10: node: one that goes without a word, at any moment, costs no token") {
   using Roles = std::vector<std::pair<std::string, Role>>;
   const Roles pair = {{"p0", Role::kPrefill}, {"p1", Role::kPrefill}, {"d0", Role::kDecode}, {"d1", Role::kDecode}};
   const Roles mixed = {{"m0", Role::kMixed}, {"m1", Role::kMixed}, {"m2", Role::kMixed}};
@@ -209,7 +209,7 @@ struct Stranger final : transport::ConnectionHandler {
   std::unique_ptr<transport::Connection> connection;
 };
 
-TEST_CASE("node: a stranger that connects and pushes is refused, counted, and changes no byte") {
+TEST_CASE("PDD-01: node: a stranger that connects and pushes is refused, counted, and changes no byte") {
   for (const char* transport : {"tcp", "ucx"}) {
     CAPTURE(transport);
     Cluster cluster({{"p0", Role::kPrefill}, {"d0", Role::kDecode}}, transport);

@@ -97,7 +97,8 @@ TEST_CASE("gguf: metadata of another type, absent or out of range is an error th
   CHECK(metadata.get_bool("a.u32").error().message == "test.gguf: metadata key \"a.u32\" is not a bool");
 }
 
-TEST_CASE("gguf: each broken field gives an error that names file and reason") {
+// Fails when any one of the parser's checks is left out; each has its line.
+TEST_CASE("LOD-02 gguf: each broken field gives an error that names file and reason") {
   struct Case {
     const char* what;
     std::function<void(GgufBytes&)> break_it;
@@ -128,11 +129,14 @@ TEST_CASE("gguf: each broken field gives an error that names file and reason") {
       {"name twice", [](auto& f) { f.tensors[1].name = "one"; }, "tensor \"one\": is there twice"},
       {"no dimension", [](auto& f) { f.tensors[0].dims = {}; }, "tensor \"one\": 0 dimensions"},
       {"five dimensions", [](auto& f) { f.tensors[0].dims = {1, 1, 1, 1, 1}; }, "tensor \"one\": 5 dimensions"},
+      {"nine dimensions", [](auto& f) { f.tensors[0].dims.assign(9, 1); }, "tensor \"one\": 9 dimensions"},
       {"2^32 dimensions", [](auto& f) { f.tensors[0].num_dims = ~0u; }, "4294967295 dimensions"},
       {"zero dimension", [](auto& f) { f.tensors[0].dims = {4, 0}; }, "shape [0, 4] has a zero dimension"},
       {"2^60 elements", [&](auto& f) { f.tensors[0].dims = {huge, 1}; }, "needs 4611686018427387904 bytes"},
       {"2^61 elements", [&](auto& f) { f.tensors[0].dims = {huge, 2}; }, "is too large"},
       {"wraps to 4", [&](auto& f) { f.tensors[0].dims = {uint64_t{1} << 33, uint64_t{1} << 33}; }, "is too large"},
+      {"wraps to 2^22",
+       [](auto& f) { f.tensors[0].dims = {(uint64_t{1} << 42) + 1, uint64_t{1} << 22}; }, "is too large"},
       {"unknown type", [](auto& f) { f.tensors[0].type = 99; }, "tensor \"one\": type unknown (99) is not supported"},
       {"removed type", [](auto& f) { f.tensors[0].type = 4; }, "type unknown (4)"},
       {"unread type", [](auto& f) { f.tensors[0].type = 16; }, "type IQ2_XXS (16) is not supported"},
@@ -155,7 +159,15 @@ TEST_CASE("gguf: each broken field gives an error that names file and reason") {
   }
 }
 
-TEST_CASE("gguf: every shorter file is refused") {
+// Once the smallest file that made a reader divide by zero.
+TEST_CASE("LOD-02 gguf: an 88-byte file with a zero dimension is an error") {
+  GgufBytes file;
+  file.tensors = {{"weight00", {4, 0, 2, 2}, 2, 0}};
+  REQUIRE(file.encode().size() == 88);
+  CHECK(message_of(file.encode()) == "test.gguf: tensor \"weight00\": shape [2, 2, 0, 4] has a zero dimension");
+}
+
+TEST_CASE("LOD-01 gguf: every shorter file is refused") {
   const std::string whole = valid().encode();
   REQUIRE(message_of(whole) == "");
   int accepted = 0;
@@ -163,7 +175,7 @@ TEST_CASE("gguf: every shorter file is refused") {
   CHECK(accepted == 0);
 }
 
-TEST_CASE("gguf: no single damaged byte does harm") {
+TEST_CASE("LOD-02 gguf: no single damaged byte does harm") {
   const std::string whole = valid().encode();
   for (size_t at = 0; at < whole.size(); ++at) {
     for (const int flip : {0x01, 0x80, 0xFF}) {

@@ -84,7 +84,7 @@ TEST_CASE("config: defaults and derived values of config.json") {
   CHECK(parsed("llama", R"("rope_theta":5e5)").rope.base == 500000.0);
 }
 
-TEST_CASE("config: the ids that end a text are united") {
+TEST_CASE("SMP-10 config: the ids that end a text are united") {
   const ModelConfig config = parsed("llama", R"("eos_token_id":[7,9],"bos_token_id":3)", R"({"eos_token_id":[9,11]})");
   CHECK(config.eos_ids == std::vector<int32_t>{7, 9, 11});
   CHECK(config.bos_id == 3);
@@ -107,7 +107,7 @@ TEST_CASE("config: windows") {
   CHECK(parsed("mistral", none).sliding_window == 0);
 }
 
-TEST_CASE("config: both spellings of rope scaling") {
+TEST_CASE("LOD-08 config: both spellings of rope scaling") {
   const ModelConfig older = parsed("llama", R"("rope_theta":5e5,"rope_scaling":{"type":"linear","factor":4})");
   const ModelConfig newer =
       parsed("llama", R"("rope_parameters":{"rope_type":"linear","factor":4.0,"rope_theta":500000})");
@@ -138,7 +138,7 @@ TEST_CASE("config: yarn's parameters") {
   CHECK_FALSE(parsed("qwen2", given).rope.truncate);
 }
 
-TEST_CASE("config: what we cannot compute is refused by name") {
+TEST_CASE("LOD-08, LOD-09 config: what we cannot compute is refused by name") {
   struct Case {
     const char* type;
     const char* more;
@@ -246,7 +246,7 @@ TEST_CASE("config: a GGUF's keys, its defaults and variants") {
   }
 }
 
-TEST_CASE("config: a GGUF that we cannot compute is refused by name") {
+TEST_CASE("LOD-08, LOD-09 config: a GGUF that we cannot compute is refused by name") {
   struct Case {
     const char* key;
     std::string value;

@@ -24,7 +24,7 @@ void check_frequencies(const RopeConfig& rope, uint32_t head_dim, const Expected
 
 }  // namespace
 
-TEST_CASE("rope: llama3 scaling as Llama 3.1 has it") {
+TEST_CASE("LOD-08 rope: llama3 scaling as Llama 3.1 has it") {
   RopeConfig rope;
   rope.base = 500000.0;
   rope.scaling = RopeScaling::kLlama3;
@@ -38,7 +38,7 @@ TEST_CASE("rope: llama3 scaling as Llama 3.1 has it") {
                      {35, 9.556212353964683e-05}, {38, 5.165906874818956e-05}, {63, 3.068925988914511e-07}});
 }
 
-TEST_CASE("rope: yarn scaling as Qwen2.5 has it") {
+TEST_CASE("LOD-08 rope: yarn scaling as Qwen2.5 has it") {
   RopeConfig rope;
   rope.base = 1000000.0;
   rope.scaling = RopeScaling::kYarn;
@@ -50,7 +50,7 @@ TEST_CASE("rope: yarn scaling as Qwen2.5 has it") {
                      {40, 4.445698525097307e-05}, {63, 3.102344401879299e-07}});
 }
 
-TEST_CASE("rope: yarn without truncation and with other betas") {
+TEST_CASE("LOD-08 rope: yarn without truncation and with other betas") {
   RopeConfig rope;
   rope.scaling = RopeScaling::kYarn;
   rope.factor = 40;
@@ -63,7 +63,7 @@ TEST_CASE("rope: yarn without truncation and with other betas") {
                      {9, 0.001738218621832589}, {10, 0.00012395236926610428}, {15, 4.445698525097307e-06}});
 }
 
-TEST_CASE("rope: linear scaling and no scaling") {
+TEST_CASE("LOD-08 rope: linear scaling and no scaling") {
   RopeConfig rope;
   check_frequencies(rope, 8, {{0, 1.0}, {1, 0.1}, {2, 0.01}, {3, 0.001}});
   rope.scaling = RopeScaling::kLinear;
@@ -71,7 +71,7 @@ TEST_CASE("rope: linear scaling and no scaling") {
   check_frequencies(rope, 8, {{0, 0.25}, {1, 0.025}, {2, 0.0025}, {3, 0.00025}});
 }
 
-TEST_CASE("rope: factors from a file divide the frequencies") {
+TEST_CASE("LOD-08 rope: factors from a file divide the frequencies") {
   RopeConfig rope;
   rope.freq_factors = {1, 1, 2, 8};
   check_frequencies(rope, 8, {{0, 1.0}, {1, 0.1}, {2, 0.005}, {3, 0.000125}});

@@ -63,7 +63,7 @@ TEST_CASE("split names") {
   }
 }
 
-TEST_CASE("weight files: a split model is found by each of its shards and by its folder") {
+TEST_CASE("LOD-03 weight files: a split model is found by each of its shards and by its folder") {
   const TempDir dir;
   write_set(dir);
   for (const std::string& name : {shard_name(1), shard_name(2), shard_name(3), std::string()}) {
@@ -83,7 +83,7 @@ TEST_CASE("weight files: a split model is found by each of its shards and by its
   }
 }
 
-TEST_CASE("weight files: every damaged set is refused, and the message names the shard") {
+TEST_CASE("LOD-03 weight files: every damaged set is refused, and the message names the shard") {
   const TempDir dir;
   SUBCASE("missing") {
     for (uint32_t gone = 1; gone <= 3; ++gone) {
@@ -150,7 +150,7 @@ TEST_CASE("weight files: every damaged set is refused, and the message names the
   }
 }
 
-TEST_CASE("weight files: only what the index names is read") {
+TEST_CASE("LOD-06 weight files: only what the index names is read") {
   const TempDir dir;
   write_sharded_directory(dir);
   dir.write("model.safetensors", safetensors_of({{"a", {9}}, {"stray", {1}}}));
@@ -164,7 +164,7 @@ TEST_CASE("weight files: only what the index names is read") {
   CHECK(contains(files.value().warnings()[0], "model.safetensors: not named by the index"));
 }
 
-TEST_CASE("weight files: a directory that does not fit its index is refused") {
+TEST_CASE("LOD-04 weight files: a directory that does not fit its index is refused") {
   const TempDir dir;
   write_sharded_directory(dir);
   const auto with_map = [&dir](const std::string& map) {

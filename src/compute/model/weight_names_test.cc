@@ -82,7 +82,8 @@ TEST_CASE("names: a whole model is collected") {
   CHECK(tensors.unused.empty());
 }
 
-TEST_CASE("names: tied and untied, with and without lm_head") {
+// Fails when a present head is not taken, or an absent one is never missed.
+TEST_CASE("LOD-07 names: tied and untied, with and without lm_head") {
   Tensors without = valid_tensors();
   drop(without, "lm_head.weight");
   SUBCASE("tied, absent: shared") {
@@ -113,7 +114,7 @@ TEST_CASE("names: tied and untied, with and without lm_head") {
   }
 }
 
-TEST_CASE("names: a wrong shape names file, tensor, found and expected") {
+TEST_CASE("LOD-09 names: a wrong shape names file, tensor, found and expected") {
   for (size_t i = 0; i < valid_tensors().size(); ++i) {
     Tensors tensors = valid_tensors();
     tensors[i].second[0] += 1;
@@ -129,7 +130,7 @@ TEST_CASE("names: a wrong shape names file, tensor, found and expected") {
   CHECK(contains(message_of(tensors), "shape [8, 4], but the configuration needs [4, 8]"));
 }
 
-TEST_CASE("names: missing and superfluous tensors are listed") {
+TEST_CASE("LOD-10 names: missing and superfluous tensors are listed") {
   Tensors tensors = valid_tensors();
   drop(tensors, "model.layers.0.mlp.up_proj.weight");
   drop(tensors, "model.norm.weight");

@@ -76,7 +76,7 @@ double largest_difference(std::vector<float> a, std::vector<float> b, bool as_se
   return worst;
 }
 
-TEST_CASE("probabilities equal the reference's on all 760 cases") {
+TEST_CASE("SMP-06, SMP-07: probabilities equal the reference's on all 760 cases") {
   const std::vector<float> logits = read_npy(TANDEM_FIXTURES "/sampling_logits.npy");
   const std::vector<float> expected = read_npy(TANDEM_FIXTURES "/sampling_probs.npy");
   auto file = MappedFile::open(TANDEM_FIXTURES "/sampling.jsonl");

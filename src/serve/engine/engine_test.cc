@@ -89,7 +89,7 @@ TEST_CASE("a scripted request gives its tokens and ends at the end token") {
   CHECK(sink->finish()->stop_token == 2);
 }
 
-TEST_CASE("many requests run in one batch and each ends as it does alone") {
+TEST_CASE("SCH-05: many requests run in one batch and each ends as it does alone") {
   Bench together;
   std::vector<std::shared_ptr<RecordingSink>> sinks;
   for (int i = 0; i < 20; ++i) sinks.push_back(together.submit(make_request(prompt_of(5 + i * 3, i), 10)));
@@ -119,6 +119,28 @@ TEST_CASE("what a request learns: cached tokens, when it was scheduled, logprobs
   CHECK(second->tokens() == first->tokens());
   CHECK(first->updates()[0].deltas[0].logprobs.size() == 1);
   CHECK(first->updates()[0].deltas[0].logprobs[0].top.size() == 2);
+}
+
+TEST_CASE("a reset drops what is cached and unused, and no block that a request holds") {
+  Bench bench;
+  const auto ask = [&bench] {
+    const auto sink = bench.submit(make_request(prompt_of(40, 1), 3));
+    bench.run();
+    return sink->updates()[0].num_cached_tokens;
+  };
+  CHECK(ask() == 0);
+  CHECK(ask() == 32);
+  CHECK(bench.engine.reset_prefix_cache());
+  CHECK(ask() == 0);
+  const auto running = bench.submit(make_request(prompt_of(40, 1), 30));
+  for (int i = 0; i < 4; ++i) CHECK(bench.engine.run_once());
+  CHECK(bench.engine.reset_prefix_cache());
+  bench.run();
+  CHECK(running->tokens().size() == 30);
+  CHECK(!running->error());
+  CHECK(bench.engine.reset_prefix_cache());
+  bench.run();
+  CHECK(bench.engine.scheduler().pool().num_cached() == 0);
 }
 
 TEST_CASE("a step that fails once is tried again and nobody notices") {
@@ -250,7 +272,7 @@ TEST_CASE("the queue is bounded, and has room again when requests leave it") {
   CHECK(bench.engine.load().num_running == 0);
 }
 
-TEST_CASE("a request that fills the pool does not keep others out") {
+TEST_CASE("KVC-06: a request that fills the pool does not keep others out") {
   EngineConfig config = small_config();
   config.sched.num_blocks = 8;
   config.sched.eos_ids = {};
@@ -265,7 +287,7 @@ TEST_CASE("a request that fills the pool does not keep others out") {
   for (const auto& sink : small) CHECK(sink->tokens().size() == 5);
 }
 
-TEST_CASE("cancelling ends a request within a step, once, wherever it is") {
+TEST_CASE("KVC-05: cancelling ends a request within a step, once, wherever it is") {
   for (int num_turns = 0; num_turns < 6; ++num_turns) {
     Bench bench;
     const auto other = bench.submit(make_request(prompt_of(30, 2), 10));
@@ -350,7 +372,7 @@ struct Running {
   Engine engine;
 };
 
-TEST_CASE("four threads submit and cancel; every request ends and nothing is left") {
+TEST_CASE("KVC-05: four threads submit and cancel; every request ends and nothing is left") {
   EngineConfig config = small_config();
   config.sched.max_queue_length = 64;
   Running running(config);

@@ -27,7 +27,7 @@ std::vector<uint32_t> ids(const std::vector<BlockId>& blocks) {
   return result;
 }
 
-TEST_CASE("a shared block returns to the pool at its last release") {
+TEST_CASE("KVC-05: a shared block returns to the pool at its last release") {
   BlockPool pool = make_pool(1);
   const BlockId block = pool.take(1, Part::kShared)->front();
   CHECK(pool.share(block, Part::kShared));

@@ -23,7 +23,7 @@ Request request_of(size_t num_prompt, uint32_t max_tokens = 1) {
   return request;
 }
 
-TEST_CASE("what can never run is refused with both numbers") {
+TEST_CASE("KVC-06, KVC-07: what can never run is refused with both numbers") {
   const AdmissionPolicy policy(small_config());
   CHECK(policy.check_fits(request_of(1)));
   CHECK(policy.check_fits(request_of(288)));
@@ -49,7 +49,7 @@ TEST_CASE("what can never run is refused with both numbers") {
   CHECK(!policy.check_fits(none));
 }
 
-TEST_CASE("output is clamped to what model and pool hold, whatever is asked for") {
+TEST_CASE("KVC-06, KVC-07: output is clamped to what model and pool hold, whatever is asked for") {
   const AdmissionPolicy policy(small_config());
   CHECK(policy.max_output(request_of(21, UINT32_MAX)) == 300);
   CHECK(policy.max_output(request_of(21, 7)) == 7);
@@ -75,7 +75,7 @@ TEST_CASE("queue limits") {
 TEST_CASE("a deadline that the predicted time does not meet is refused") {
   const AdmissionPolicy policy(small_config());
   Request request = request_of(100);
-  const QueueView view{2, 300, 0, 0.001, 0.05};  // 0.45 s to the first token
+  const QueueView view{2, 300, 0, 0.001, 0.05};  // 0.45 s to the first token, and a tenth more
   request.deadline_ns = 1'000'000'000 + 500'000'000;
   CHECK(policy.check_load(request, view, 1'000'000'000));
   request.deadline_ns = 1'000'000'000 + 400'000'000;

@@ -58,6 +58,7 @@ SchedulerConfig OpDriver::random_config(const Source& source) {
   config.eos_ids = {kEos};
   config.forced_chunk = source(3) == 0 ? 1 + source(20) : 0;
   config.force_preempt_every = source(4) == 0 ? 3 + source(9) : 0;
+  if (source(4) == 0) config.prefix_hash_mask = source(16);
   return config;
 }
 

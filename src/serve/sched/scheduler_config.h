@@ -28,17 +28,21 @@ struct SchedulerConfig {
   uint32_t decode_reserve_blocks = 1;     // kept free per running sequence when a prompt is admitted
 
   LinePenalty line;                       // order of waiting requests
-  std::map<std::string, double> tenant_weights;  // share of tokens under contention; absent: 1
+  // Share of tokens under contention; absent: 1. With two or more named here an eighth of the seats and of the blocks
+  // is kept for tenants that hold less than their share, so that whoever comes finds room beside a flood.
+  std::map<std::string, double> tenant_weights;
 
   // Admission; 0: no limit
   uint32_t max_queue_length = 256;        // requests
   uint64_t max_queued_tokens = 0;         // prompt tokens
+  double max_queue_s = 0;                 // predicted until the first step of the last that waits
   uint32_t max_queued_per_tenant = 0;     // requests
 
   std::vector<TokenId> eos_ids;           // the model's end tokens
 
   // Test hooks; 0: off
   uint32_t forced_chunk = 0;              // prefill in chunks of at most this many tokens
+  uint64_t prefix_hash_mask = ~uint64_t{0};  // weakens the prefix cache's hash; off: all bits
   uint32_t force_preempt_every = 0;       // each so many steps the sequence that would be the victim is preempted
 };
 

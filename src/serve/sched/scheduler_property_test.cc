@@ -11,7 +11,9 @@
 namespace tandem::sched {
 namespace {
 
-TEST_CASE("whatever happens in whatever order, the invariants hold and every token is right") {
+// KVC-05 fails when cancel() or commit() releases a block twice or not at all, KVC-08 when preempt() forgets a token,
+// KVC-01 when publish_blocks() goes by what a sequence has instead of by what is computed.
+TEST_CASE("KVC-01, KVC-05, KVC-08: whatever happens in whatever order, the invariants hold and every token is right") {
   const char* wanted = std::getenv("TANDEM_PROPERTY_OPS");
   const uint64_t num_ops = wanted && *wanted ? std::stoull(wanted) : 1'000'000;
   constexpr uint64_t kOpsPerRun = 4000;

@@ -97,7 +97,7 @@ TEST_CASE("a stop rule sees every token once, through preemption too") {
   CHECK(rig.answer(id).finishes[0].by_stop_rule);
 }
 
-TEST_CASE("the model's length and the pool's size end a choice") {
+TEST_CASE("KVC-06, KVC-07: the model's length and the pool's size end a choice") {
   SchedulerConfig config = roomy_config();
   config.eos_ids = {};
   SUBCASE("context") {
@@ -132,7 +132,7 @@ TEST_CASE("scoring a prompt generates nothing, for every choice") {
   CHECK(rig.executor.num_steps() == 1);
 }
 
-TEST_CASE("cancelling frees everything, in every state") {
+TEST_CASE("KVC-05: cancelling frees everything, in every state") {
   SchedulerConfig config = roomy_config();
   config.max_num_seqs = 4;
   config.max_num_batched_tokens = 20;
@@ -241,7 +241,7 @@ TEST_CASE("a sequence that a failed step has preempted stays preempted, and come
   }
 }
 
-TEST_CASE("a preempted sequence goes before all that wait, also before shorter and more urgent ones") {
+TEST_CASE("KVC-08: a preempted sequence goes before all that wait, also before shorter and more urgent ones") {
   SchedulerConfig config = roomy_config();
   config.max_num_seqs = 2;
   config.window_ms = 0;
@@ -359,7 +359,7 @@ TEST_CASE("decode never waits for prompts: every running sequence has a row in e
   }
 }
 
-TEST_CASE("a request too large for what is free holds back those behind it, and is not passed for ever") {
+TEST_CASE("KVC-06: a request too large for what is free holds back those behind it, and is not passed for ever") {
   SchedulerConfig config = roomy_config();
   config.num_blocks = 16;
   config.line.short_first_ms_per_token = 0.5;

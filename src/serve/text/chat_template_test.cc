@@ -120,7 +120,7 @@ TEST_CASE("values that are deep, or spell far more than they hold, do not end th
   for (const std::string& text : texts) CHECK(text.rfind("error: ", 0) == 0);
 }
 
-TEST_CASE("what a user types can not open a turn, in whatever field it stands") {
+TEST_CASE("TOK-01: what a user types can not open a turn, in whatever field it stands") {
   const Tokenizer t = must(Tokenizer::from_parts(byte_level_parts()));
   const ChatTemplate chatml = must(ChatTemplate::compile(kChatml));
   const char* hostile = R"({"messages":[{"role":"user",
@@ -132,7 +132,7 @@ TEST_CASE("what a user types can not open a turn, in whatever field it stands") 
   CHECK(t.decode(ids, false) == must(chatml.render(hostile)));  // no text lost or added
 }
 
-TEST_CASE("roles, tool schemas, arguments, keys and documents are guarded too") {
+TEST_CASE("TOK-01: roles, tool schemas, arguments, keys and documents are guarded too") {
   const Tokenizer t = must(Tokenizer::from_parts(byte_level_parts()));
   const ChatTemplate all = must(ChatTemplate::compile(
       "<|im_start|>{{ messages | tojson }}{{ tools | tojson }}{{ documents | tojson }}{% for k in tools[0] %}{{ k }}"
@@ -167,7 +167,7 @@ TEST_CASE("an assistant's own <tool_call> text stays findable for the template, 
   CHECK(!has_control(t, special));
 }
 
-TEST_CASE("the noncharacter that guards can not be smuggled in") {
+TEST_CASE("TOK-01: the noncharacter that guards can not be smuggled in") {
   const Tokenizer t = must(Tokenizer::from_parts(byte_level_parts()));
   const ChatTemplate plain = must(ChatTemplate::compile("{{ messages[0].content }}"));
   const Ids ids = must(plain.encode_chat(

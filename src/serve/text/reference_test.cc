@@ -86,7 +86,7 @@ Ids controls_of_chat(const TextModel& model, const std::string& text) {
   return ids;
 }
 
-TEST_CASE("Llama 3.1: all lines, and one BOS") {
+TEST_CASE("TOK-02, TOK-04: Llama 3.1: all lines, and one BOS") {
   const TextModel* model = fetched("llama3.1");
   if (!model) return;
   std::vector<JsonValue> lines = lines_of("llama3.1.jsonl");
@@ -112,7 +112,7 @@ TEST_CASE("Llama 3.1's chat template") {
   CHECK(counts.chat_differs == std::vector<std::string>{"special token in content"});
 }
 
-TEST_CASE("Qwen3: all lines, but that typed <think>, <tool_call> and <|fim_*|> stay text") {
+TEST_CASE("TOK-04: Qwen3: all lines, but that typed <think>, <tool_call> and <|fim_*|> stay text") {
   const TextModel* model = fetched("qwen3");
   if (!model) return;
   std::vector<JsonValue> lines = lines_of("qwen3.jsonl");
@@ -146,7 +146,7 @@ TEST_CASE("Qwen3's chat template") {
   CHECK(counts.chat_differs == std::vector<std::string>{"special token in content"});
 }
 
-TEST_CASE("every control text of a real vocabulary, typed: no control token comes of it") {
+TEST_CASE("TOK-01: every control text of a real vocabulary, typed: no control token comes of it") {
   for (const char* name : {"llama3.1", "qwen3"}) {
     const TextModel* model = fetched(name);
     if (!model) return;

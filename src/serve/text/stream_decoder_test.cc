@@ -25,7 +25,7 @@ std::string joined(const std::vector<std::string>& pieces) {
   return all;
 }
 
-TEST_CASE("characters come whole, with the token that completes them") {
+TEST_CASE("API-01: characters come whole, with the token that completes them") {
   const Tokenizer t = must(Tokenizer::from_parts(byte_level_parts()));
   StreamDecoder stream(t, false);
   // 😀 as four tokens, then an ordinary one.
@@ -33,7 +33,7 @@ TEST_CASE("characters come whole, with the token that completes them") {
         std::vector<std::string>{"a", "", "", "", "😀", "b", ""});
 }
 
-TEST_CASE("bytes that can not become a character come as U+FFFD, and nothing after them is lost") {
+TEST_CASE("API-02: bytes that can not become a character come as U+FFFD, and nothing after them is lost") {
   const Tokenizer t = must(Tokenizer::from_parts(byte_level_parts()));
   const auto text = [&](const Ids& ids) {
     StreamDecoder stream(t, false);
@@ -55,7 +55,7 @@ TEST_CASE("skip_special hides control tokens without breaking a character in two
   CHECK(joined(pieces_of(shows, {kImStart, 'a', kImEnd})) == "<|im_start|>a<|im_end|>");
 }
 
-TEST_CASE("a prompt that ends inside a character: the first piece holds the character and no prompt text") {
+TEST_CASE("API-25: a prompt that ends inside a character: the first piece holds the character and no prompt text") {
   const Tokenizer t = must(Tokenizer::from_parts(byte_level_parts()));
   Ids prompt = must(t.encode("Hello world "));
   prompt.insert(prompt.end(), {0xF0, 0x9F});
@@ -67,7 +67,7 @@ TEST_CASE("a prompt that ends inside a character: the first piece holds the char
   CHECK(stream.finish() == "");
 }
 
-TEST_CASE("a space at the start of the reply stays when a prompt came before it") {
+TEST_CASE("TOK-11: a space at the start of the reply stays when a prompt came before it") {
   const Tokenizer t = must(Tokenizer::from_parts(sentencepiece_parts("llama")));
   const TokenId ab = *t.token_id("▁ab");
   StreamDecoder alone(t, true);
@@ -83,7 +83,8 @@ TEST_CASE("a space at the start of the reply stays when a prompt came before it"
   CHECK(joined(pieces_of(after_one, {ab})) == " ab");
 }
 
-TEST_CASE("random tokens: pieces joined are the whole decoding, each piece is UTF-8, wherever a prompt ends") {
+// Fails when a piece is decoded without what came before it.
+TEST_CASE("TOK-06, TOK-11: random tokens: pieces joined are the whole, each is UTF-8, wherever a prompt ends") {
   const Tokenizer bytes = must(Tokenizer::from_parts(byte_level_parts()));
   const Tokenizer pieces = must(Tokenizer::from_parts(sentencepiece_parts("llama")));
   std::mt19937 random(11);

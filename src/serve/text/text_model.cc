@@ -56,6 +56,20 @@ std::string text_of(const Tokenizer& tokenizer, std::optional<TokenId> id) {
   return id ? std::string(tokenizer.token_bytes(*id)) : std::string();
 }
 
+// By the names that models give them.
+std::optional<InfillTokens> infill_tokens_of(const Tokenizer& tokenizer) {
+  constexpr const char* kNames[][3] = {{"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},
+                                       {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},
+                                       {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},
+                                       {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"}};
+  for (const auto& [prefix, suffix, middle] : kNames) {
+    const auto first = tokenizer.token_id(prefix), second = tokenizer.token_id(suffix);
+    const auto third = tokenizer.token_id(middle);
+    if (first && second && third) return InfillTokens{*first, *second, *third};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 const ChatTemplate* TextModel::template_for(bool has_tools) const {
@@ -84,11 +98,13 @@ Result<TextModel> load_tokenizer_dir(const std::string& directory) {
 
   Result<Tokenizer> tokenizer = Tokenizer::from_json(json, config.get());
   if (!tokenizer) return std::move(tokenizer).error().during(directory);
+  const auto infill = infill_tokens_of(*tokenizer);
   TextModel model{std::move(tokenizer).value(),
                   std::nullopt,
                   std::nullopt,
                   std::string(view_of(tt_config_bos(config.get()))),
                   std::string(view_of(tt_config_eos(config.get()))),
+                  infill,
                   ToolCallFormat::kNone,
                   {}};
   use_templates(source, tool_source, model);
@@ -99,8 +115,14 @@ Result<TextModel> text_model_from_parts(const TokenizerParts& parts, std::string
   TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::from_parts(parts));
   std::string bos = text_of(tokenizer, tokenizer.bos());
   std::string eos = text_of(tokenizer, tokenizer.eos());
-  TextModel model{std::move(tokenizer), std::nullopt,          std::nullopt, std::move(bos),
-                  std::move(eos),       ToolCallFormat::kNone, {}};
+  auto infill = infill_tokens_of(tokenizer);
+  const auto is_token = [&](int64_t id) { return id >= 0 && static_cast<size_t>(id) < tokenizer.vocab_size(); };
+  if (is_token(parts.fim_prefix) && is_token(parts.fim_suffix) && is_token(parts.fim_middle)) {
+    infill = InfillTokens{static_cast<TokenId>(parts.fim_prefix), static_cast<TokenId>(parts.fim_suffix),
+                          static_cast<TokenId>(parts.fim_middle)};
+  }
+  TextModel model{std::move(tokenizer), std::nullopt, std::nullopt, std::move(bos), std::move(eos), infill,
+                  ToolCallFormat::kNone, {}};
   use_templates(std::string(chat_template), {}, model);
   return model;
 }

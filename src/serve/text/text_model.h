@@ -13,12 +13,18 @@
 
 namespace tandem::text {
 
+// The control tokens around what an answer is to go between.
+struct InfillTokens {
+  TokenId prefix = 0, suffix = 0, middle = 0;
+};
+
 struct TextModel {
   Tokenizer tokenizer;
   std::optional<ChatTemplate> chat_template;  // none: chat requests can not be served without one from elsewhere
   std::optional<ChatTemplate> tool_template;  // a second one for requests with tools, where the model has it
   std::string bos_text;                       // the template's bos_token and eos_token; empty: none
   std::string eos_text;
+  std::optional<InfillTokens> infill;         // none: the model cannot fill in
   ToolCallFormat tool_call_format = ToolCallFormat::kNone;  // that the template for tools speaks
   // Why the model's own template could not be compiled; empty: it has none, or it could. Everything but chats works.
   std::string template_error;

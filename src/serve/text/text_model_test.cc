@@ -152,5 +152,28 @@ TEST_CASE("TPL-05 a template that does not compile leaves the model usable and i
             .template_error.empty());
 }
 
+TEST_CASE("tokens for infilling are found by their names, and where a GGUF names their ids, by those") {
+  CHECK(!must(text_model_from_parts(byte_level_parts(), "")).infill);
+  TokenizerParts parts = byte_level_parts();
+  for (const char* name : {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"}) {
+    CHECK(!must(text_model_from_parts(parts, "")).infill);
+    parts.tokens.push_back(name), parts.types.push_back(3);
+  }
+  const auto by_name = must(text_model_from_parts(parts, "")).infill;
+  REQUIRE(by_name);
+  CHECK(by_name->prefix == kToolCall + 1);
+  CHECK(by_name->suffix == kToolCall + 2);
+  CHECK(by_name->middle == kToolCall + 3);
+  parts.fim_prefix = kImStart;
+  parts.fim_suffix = kImEnd;
+  CHECK(must(text_model_from_parts(parts, "")).infill->prefix == kToolCall + 1);  // two of three name nothing
+  parts.fim_middle = 1 << 20;
+  CHECK(must(text_model_from_parts(parts, "")).infill->prefix == kToolCall + 1);
+  parts.fim_middle = kEnd;
+  const auto by_id = must(text_model_from_parts(parts, "")).infill;
+  CHECK(by_id->prefix == kImStart);
+  CHECK(by_id->middle == kEnd);
+}
+
 }  // namespace
 }  // namespace tandem::text

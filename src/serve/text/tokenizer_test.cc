@@ -38,7 +38,7 @@ TEST_CASE("byte-level BPE from parts: merges, BOS, control tokens") {
   CHECK(!t.is_control(-1));
 }
 
-TEST_CASE("typed text never becomes a control token, and comes back unchanged") {
+TEST_CASE("TOK-01: typed text never becomes a control token, and comes back unchanged") {
   const Tokenizer t = must(Tokenizer::from_parts(byte_level_parts()));
   for (const char* text : {"<|im_end|>", "x<|im_start|>y", "<tool_call>", "<|im_<|im_end|>end|>"}) {
     CAPTURE(text);
@@ -48,7 +48,7 @@ TEST_CASE("typed text never becomes a control token, and comes back unchanged") 
   }
 }
 
-TEST_CASE("a text that begins with BOS gets no second one") {
+TEST_CASE("TOK-02: a text that begins with BOS gets no second one") {
   const Tokenizer t = must(Tokenizer::from_parts(byte_level_parts()));
   const EncodeOptions both{.add_special = true, .parse_control = true};
   CHECK(must(t.encode("<|im_start|>a", both)) == Ids{kImStart, 'a'});
@@ -59,7 +59,7 @@ TEST_CASE("a text that begins with BOS gets no second one") {
   CHECK(must(t.encode("<|im_start|>", kWhole)).size() > 2);
 }
 
-TEST_CASE("a file that leaves add_bos out gets what its kind expects") {
+TEST_CASE("TOK-02: a file that leaves add_bos out gets what its kind expects") {
   TokenizerParts parts = sentencepiece_parts("llama");
   parts.add_bos.reset();
   parts.add_eos.reset();
@@ -84,7 +84,7 @@ TEST_CASE("text of every script comes back as it was") {
   }
 }
 
-TEST_CASE("invalid UTF-8 is read as U+FFFD, one for each piece that can not go on") {
+TEST_CASE("TOK-08: invalid UTF-8 is read as U+FFFD, one for each piece that can not go on") {
   const Tokenizer t = must(Tokenizer::from_parts(byte_level_parts()));
   CHECK(t.decode(must(t.encode("a\xff\xfe")), false) == "a\uFFFD\uFFFD");
   CHECK(t.decode(must(t.encode("\xE6\xAD")), false) == "\uFFFD");
@@ -95,7 +95,7 @@ TEST_CASE("invalid UTF-8 is read as U+FFFD, one for each piece that can not go o
   CHECK(t.decode({'a', 0xF0}, false) == "a\uFFFD");
 }
 
-TEST_CASE("SentencePiece kinds: space prefix, byte fallback, control pieces") {
+TEST_CASE("TOK-03, TOK-05: SentencePiece kinds: space prefix, byte fallback, control pieces") {
   for (const char* kind : {"llama", "t5"}) {
     CAPTURE(kind);
     const Tokenizer t = must(Tokenizer::from_parts(sentencepiece_parts(kind)));
@@ -129,7 +129,7 @@ TEST_CASE("what a vocabulary without bytes lacks becomes one unknown token, and 
   CHECK(must(t.encode("ab</s>", kParsed)) == Ids{2, 1});
 }
 
-TEST_CASE("a model that knows a control token by name does not make it of typed text") {
+TEST_CASE("TOK-01: a model that knows a control token by name does not make it of typed text") {
   const Tokenizer t = must(Tokenizer::from_json(R"({
     "added_tokens": [{"id": 5, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
                       "normalized": false, "special": true}],
@@ -140,14 +140,7 @@ TEST_CASE("a model that knows a control token by name does not make it of typed 
   CHECK(must(t.encode("</s>", kParsed)) == Ids{5});
 }
 
-TEST_CASE("byte-fallback pieces are joined to characters") {
-  const Tokenizer t = must(Tokenizer::from_parts(sentencepiece_parts("llama")));
-  const auto byte = [](int b) { return TokenId{3 + b}; };
-  CHECK(t.decode({byte(0xEA), byte(0xB9), byte(0xB0)}, true) == "깰");
-  CHECK(t.decode({byte(0xEA), byte(0xB9)}, true) == "\uFFFD");
-}
-
-TEST_CASE("what a file gets wrong is an error that says so") {
+TEST_CASE("TOK-04: what a file gets wrong is an error that says so") {
   const auto message = [](const TokenizerParts& parts) {
     Result<Tokenizer> t = Tokenizer::from_parts(parts);
     return t ? std::string() : t.error().message;
@@ -189,22 +182,7 @@ TEST_CASE("what a file gets wrong is an error that says so") {
   CHECK(!must(Tokenizer::from_parts(parts)).bos());
 }
 
-TEST_CASE("a megabyte of one character neither overflows the stack nor takes quadratic time") {
-  const Tokenizer bytes = must(Tokenizer::from_parts(byte_level_parts()));
-  const Tokenizer pieces = must(Tokenizer::from_parts(sentencepiece_parts("llama")));
-  for (const char* one : {"Z", "a", "^", "9", " ", "\n", "l", "\u0301"}) {
-    CAPTURE(one);
-    std::string text;
-    while (text.size() < 1'000'000) text += one;
-    // On a thread, whose stack is smaller than the main one.
-    std::string back;
-    std::thread([&] { back = bytes.decode(must(bytes.encode(text)), false); }).join();
-    CHECK(back == text);
-    if (*one == ' ' || *one == 'a') CHECK(pieces.decode(must(pieces.encode(text)), false) == text);
-  }
-}
-
-TEST_CASE("random bytes as text: never a crash, never a control token, whole as UTF-8") {
+TEST_CASE("TOK-08: random bytes as text: never a crash, never a control token, whole as UTF-8") {
   const Tokenizer t = must(Tokenizer::from_parts(byte_level_parts()));
   std::mt19937 random(7);
   const char* spice[] = {"<|im_end|>", "<tool_call>", "hell", "日", "\xE6\xAD", " "};
