@@ -169,7 +169,8 @@ def one_blow(cluster, model, options, num_streams, seed, expected):
         blow.update(s=time.monotonic(), pid=node["pid"])
 
     everyone_decodes = lambda streams: all(len(stream.tokens) >= options.before for stream in streams)  # noqa: E731
-    # The first stream must still decode when the last one has begun.
+    # The first stream must still decode when the last one has begun. The undisturbed run leaves the prompts' KV in the
+    # nodes' caches, so the second one begins quickly.
     total = options.before + options.after + options.reach * (num_streams - 1)
     if expected is None:
         return [stream.answer() for stream in run_streams(cluster.port, model, prompts, total, lambda _: False, None)]
@@ -180,7 +181,11 @@ def one_blow(cluster, model, options, num_streams, seed, expected):
     wrong = sum(stream.answer() != answer for stream, answer in zip(streams, expected))
     if wrong:
         raise RuntimeError(f"{wrong} of {num_streams} streams differ from those that nothing disturbed")
-    return [stream.pause_after(blow["s"]) for stream in streams]
+    pauses = [stream.pause_after(blow["s"]) for stream in streams]
+    if float("inf") in pauses:
+        raise RuntimeError(f"{pauses.count(float('inf'))} of {num_streams} streams had ended before the blow: "
+                           f"--reach {options.reach} is too short")
+    return pauses
 
 
 def wait_until_whole(cluster, num_nodes):
@@ -228,9 +233,9 @@ def main():
     parser.add_argument("--before", type=int, default=16,
                         help="tokens of each stream before the blow (default: %(default)s)")
     parser.add_argument("--after", type=int, default=32, help="and after it (default: %(default)s)")
-    parser.add_argument("--reach", type=int, default=60,
-                        help="more tokens of each for each other stream: so many a stream decodes while a prompt is "
-                             "computed (default: %(default)s)")
+    parser.add_argument("--reach", type=int, default=12,
+                        help="more tokens of each for each other stream: so many a stream decodes while another begins "
+                             "(default: %(default)s)")
     parser.add_argument("--victim", default="decode", choices=["prefill", "decode", "mixed"],
                         help="role of the node to hit (default: %(default)s)")
     parser.add_argument("--blow", default="kill", choices=sorted(BLOWS),

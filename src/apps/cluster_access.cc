@@ -1,5 +1,6 @@
 #include "apps/cluster_access.h"
 
+#include "apps/secret_file.h"
 #include "cluster/registry/etcd_registry.h"
 #include "cluster/registry/file_registry.h"
 #include "net/rpc/tls_files.h"
@@ -37,6 +38,7 @@ Result<std::optional<rpc::TlsFiles>> cluster_tls(const OptionValues& values) {
     return Error{ErrorCode::kInvalidArgument, "--cluster-cert, --cluster-key and --cluster-ca are given together"};
   }
   TRY(rpc::read_tls_files(files));
+  warn_if_open_to_others(files.private_key);
   return std::optional<rpc::TlsFiles>(std::move(files));
 }
 

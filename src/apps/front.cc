@@ -1,24 +1,67 @@
 #include "apps/front.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include <fmt/format.h>
 
 #include "api/openai/api_error.h"
+#include "api/openai/key_file.h"
+#include "apps/secret_file.h"
+#include "base/mapped_file.h"
+#include "net/http/cors.h"
 
 namespace tandem::apps {
 
-openai::ApiConfig api_config(const OptionValues& values, const FrontModel& model) {
+namespace {
+
+std::string text_or_empty(const OptionValues& values, const char* name) {
+  return values.has(name) ? values.text(name) : std::string();
+}
+
+}  // namespace
+
+Result<std::vector<openai::ApiKey>> api_keys(const OptionValues& values) {
+  std::vector<openai::ApiKey> keys;
+  if (const std::string path = text_or_empty(values, "api-key-file"); !path.empty()) {
+    TRY_ASSIGN(const MappedFile file, MappedFile::open(path));
+    warn_if_open_to_others(path);
+    const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    auto parsed = openai::parse_key_file(text);
+    if (!parsed) return std::move(parsed).error().during(path);
+    keys = std::move(parsed).value();
+  }
+  size_t number = 0;
+  for (const std::string& key : values.texts("api-key")) {
+    const std::string name = fmt::format("key-{}", ++number);
+    const auto is_taken = [&](const openai::ApiKey& known) { return known.name == name || known.key == key; };
+    if (std::ranges::any_of(keys, is_taken)) {
+      return Error{ErrorCode::kInvalidArgument,
+                   fmt::format("--api-key: key {} is one of another key, or --api-key-file has a {}", number, name)};
+    }
+    keys.push_back({name, key});
+  }
+  return keys;
+}
+
+std::map<std::string, double> tenant_weights(const std::vector<openai::ApiKey>& keys) {
+  std::map<std::string, double> weights;
+  for (const openai::ApiKey& key : keys) weights[key.name] = key.weight;
+  return weights;
+}
+
+openai::ApiConfig api_config(const OptionValues& values, const FrontModel& model, std::vector<openai::ApiKey> keys) {
   openai::ApiConfig config;
   config.defaults = model.sampling;
   config.system_fingerprint = "fp_" + model.fingerprint;
   config.served_names = values.texts("served-model-name");
   if (config.served_names.empty()) config.served_names = {model.name};
-  for (const std::string& key : values.texts("api-key")) {
-    config.keys.push_back({fmt::format("key-{}", config.keys.size() + 1), key, 0});
-  }
+  config.keys = std::move(keys);
   config.max_logprobs = static_cast<uint32_t>(values.integer("max-logprobs"));
+  config.tool_call_format = text::tool_call_format_named(values.text("tool-call-parser"));  // auto: none
   config.parse_special = values.is_on("parse-special");
+  config.ping_interval_ms = static_cast<int64_t>(values.number("ping-interval") * 1e3);
+  if (values.find("pooling") != nullptr && values.text("pooling") == "mean") config.pooling = sched::Pooling::kMean;
   if (values.has("seed")) config.seed = static_cast<uint64_t>(values.integer("seed"));
   return config;
 }
@@ -28,12 +71,34 @@ Result<std::unique_ptr<http::HttpServer>> listen(const OptionValues& values, htt
   config.host = values.text("host");
   config.port = static_cast<uint16_t>(values.integer("port"));
   config.error_body = [](int status, std::string_view message) { return openai::error_json(status, message); };
+  http::TlsFiles tls{text_or_empty(values, "tls-cert"), text_or_empty(values, "tls-key")};
+  if (tls.certificate.empty() != tls.private_key.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "--tls-cert and --tls-key are given together"};
+  }
+  if (!tls.certificate.empty()) {
+    warn_if_open_to_others(tls.private_key);
+    config.tls = std::move(tls);
+  }
   return http::HttpServer::start(config, std::move(handler));
 }
 
-std::string url_of(const std::string& host, uint16_t port) {
+Result<http::Handler> api_handler(const OptionValues& values, const openai::ServingGate& gate) {
+  const std::vector<std::string>& origins = values.texts("cors-origin");
+  for (const std::string& origin : origins) {
+    if (const Status is_good = http::check_origin(origin); !is_good) {
+      return Error(is_good.error()).during("--cors-origin");
+    }
+  }
+  return http::with_cors(origins, [&gate](http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer) {
+    gate(std::move(request), std::move(writer));
+  });
+}
+
+std::string url_of(const OptionValues& values, uint16_t port) {
+  const std::string& host = values.text("host");
   const bool is_v6 = host.find(':') != std::string::npos;
-  return fmt::format("http://{}{}{}:{}", is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
+  return fmt::format("{}://{}{}{}:{}", values.has("tls-cert") ? "https" : "http", is_v6 ? "[" : "", host,
+                     is_v6 ? "]" : "", port);
 }
 
 void say_serving(const std::string& name, const std::string& url) {

@@ -2,8 +2,10 @@
 // The HTTP front of a process, whoever makes the tokens: shared by serve and gateway, so that both mean the same by an
 // option.
 
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -21,13 +23,20 @@ struct FrontModel {
   std::string fingerprint;
 };
 
-openai::ApiConfig api_config(const OptionValues& values, const FrontModel& model);
+// Of --api-key and --api-key-file.
+Result<std::vector<openai::ApiKey>> api_keys(const OptionValues& values);
+std::map<std::string, double> tenant_weights(const std::vector<openai::ApiKey>& keys);
 
-// On --host and --port. `handler` outlives the server.
+openai::ApiConfig api_config(const OptionValues& values, const FrontModel& model, std::vector<openai::ApiKey> keys);
+
+// The gate, for pages of --cors-origin too. `gate` outlives it.
+Result<http::Handler> api_handler(const OptionValues& values, const openai::ServingGate& gate);
+
+// On --host and --port, through TLS with --tls-cert and --tls-key.
 Result<std::unique_ptr<http::HttpServer>> listen(const OptionValues& values, http::Handler handler);
 
 // "http://127.0.0.1:8000"
-std::string url_of(const std::string& host, uint16_t port);
+std::string url_of(const OptionValues& values, uint16_t port);
 
 // The line that says that `name` is served, on stdout.
 void say_serving(const std::string& name, const std::string& url);

@@ -8,6 +8,7 @@
 #include "api/openai/serving_gate.h"
 #include "apps/cluster_access.h"
 #include "apps/cluster_facts.h"
+#include "apps/effective_settings.h"
 #include "apps/front.h"
 #include "apps/signal_watcher.h"
 #include "apps/span_output.h"
@@ -49,8 +50,10 @@ struct Front {
   SpanOutput spans;
   SystemClock clock;
   openai::ServingGate gate{metrics, program_version()};
+  http::Handler api_handler;
   cluster_api::ClusterApi cluster_api;
   LoadedText model;
+  std::unique_ptr<text::GrammarCompiler> grammars;  // checks; the nodes have theirs
   std::unique_ptr<gateway::GatewayProcess> gateway;
   std::optional<GatewayControl> control;
   std::unique_ptr<openai::OpenAiApi> api;
@@ -64,7 +67,7 @@ struct Front {
 
   void operator()(http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer) const {
     if (cluster_api::ClusterApi::is_own_path(request.path)) cluster_api(std::move(request), std::move(writer));
-    else gate(std::move(request), std::move(writer));
+    else api_handler(std::move(request), std::move(writer));
   }
 };
 
@@ -98,6 +101,8 @@ gateway::GatewayProcessConfig gateway_config(const OptionValues& values, const m
   config.limits.max_logprobs = static_cast<uint32_t>(values.integer("max-logprobs"));
   config.max_queue_length = static_cast<uint32_t>(values.integer("max-queue-length"));
   config.max_queued_per_tenant = static_cast<uint32_t>(values.integer("max-queue-per-key"));
+  config.max_queued_tokens = static_cast<uint64_t>(values.integer("max-queue-tokens"));
+  config.max_queue_s = values.number("max-queue-time");
   return config;
 }
 
@@ -112,22 +117,32 @@ Result<int> run_gateway(const cli::Invocation& invocation) {
   TRY_ASSIGN(std::optional<rpc::TlsFiles> tls, cluster_tls(values));
   TRY_ASSIGN(const std::unique_ptr<registry::Registry> registry, open_registry(values, folder));
   Front front(values, std::move(key));
+  TRY_ASSIGN(const std::vector<openai::ApiKey> keys, api_keys(values));
+  TRY_ASSIGN(front.api_handler, api_handler(values, front.gate));
   // The port is taken first, as in serve.
   TRY_ASSIGN(front.server, listen(values, [&front](http::HttpRequest request, auto writer) {
                front(std::move(request), std::move(writer));
              }));
   TRY_ASSIGN(front.model, load_text(invocation.positionals[0], values));
   const ClusterFacts facts = wait_for_facts(*registry, signals);
-  const openai::ApiConfig config =
-      api_config(values, {invocation.positionals[0], front.model.sampling, facts.fingerprint});
+  openai::ApiConfig config =
+      api_config(values, {invocation.positionals[0], front.model.sampling, facts.fingerprint}, keys);
   gateway::GatewayProcessConfig process =
       gateway_config(values, front.model.config, facts, config.served_names[0], front.spans);
+  EffectiveLimits limits;
+  limits.max_model_len = process.limits.max_model_len;
+  limits.max_queue_length = process.max_queue_length;
+  limits.log();
+  config.settings = settings_json(values, limits);
   process.rpc.tls = std::move(tls);
+  process.policy.tenant_weights = tenant_weights(keys);
   TRY_ASSIGN(front.gateway,
              gateway::GatewayProcess::start(std::move(process), *registry, front.clock, front.metrics));
   front.control.emplace(*front.gateway, front.spans);
-  front.api = std::make_unique<openai::OpenAiApi>(*front.gateway, *front.model.text, config, front.metrics,
-                                                  front.clock);
+  front.grammars = std::make_unique<text::GrammarCompiler>(
+      front.model.text->tokenizer, grammar_config(front.model.config, *front.model.text), front.metrics);
+  front.api = std::make_unique<openai::OpenAiApi>(*front.gateway, *front.model.text, config, front.metrics, front.clock,
+                                                  front.grammars.get());
   front.cluster_api.open(*front.control);
   supervisor.look_before_beats([&front] { return "status " + front.gateway->status_json(); });
   // Whoever finds the API open finds nodes behind it. A signal meanwhile ends the process.
@@ -135,7 +150,7 @@ Result<int> run_gateway(const cli::Invocation& invocation) {
   front.gate.open(*front.api);
   signals.start_reporting();
 
-  const std::string url = url_of(values.text("host"), front.server->port());
+  const std::string url = url_of(values, front.server->port());
   supervisor.say("ready " + url);
   say_serving(config.served_names[0], url);
   while (!signals.wait(kSignalPoll_s)) {

@@ -50,6 +50,13 @@ Result<text::TokenizerParts> tokenizer_parts(const model::Metadata& metadata) {
   TRY_ASSIGN(parts.bos, id_or_none(metadata, "bos_token_id"));
   TRY_ASSIGN(parts.eos, id_or_none(metadata, "eos_token_id"));
   TRY_ASSIGN(parts.unk, id_or_none(metadata, "unknown_token_id"));
+  // The longer names are the newer ones.
+  const auto fim = [&](const char* name, const char* old_name) {
+    return id_or_none(metadata, metadata.has(key_of(name)) ? name : old_name);
+  };
+  TRY_ASSIGN(parts.fim_prefix, fim("fim_pre_token_id", "prefix_token_id"));
+  TRY_ASSIGN(parts.fim_suffix, fim("fim_suf_token_id", "suffix_token_id"));
+  TRY_ASSIGN(parts.fim_middle, fim("fim_mid_token_id", "middle_token_id"));
   TRY_ASSIGN(parts.add_bos, flag_or_none(metadata, "add_bos_token"));
   TRY_ASSIGN(parts.add_eos, flag_or_none(metadata, "add_eos_token"));
   TRY_ASSIGN(parts.add_space_prefix, metadata.get_bool_or(key_of("add_space_prefix"), true));

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "cluster/node/node_process.h"
 #include "cluster/node/step_history.h"
+#include "plugins/cpu/team.h"
 #include "serve/text/text_stop_rule.h"
 
 namespace tandem::apps {
@@ -85,6 +86,9 @@ node::NodeProcessConfig node_config(const OptionValues& values, const StateFolde
   config.data_address = values.has("data-address") ? values.text("data-address")
                                                    : "shm:" + folder.socket(config.policy.self.id);
   config.kv_bytes_per_s = static_cast<uint64_t>(values.integer("kv-rate"));
+  // Without --threads the engine takes all cores.
+  config.has_spare_core =
+      values.has("threads") && values.integer("threads") > 0 && values.integer("threads") < cpu::num_usable_cores();
   return config;
 }
 
@@ -94,6 +98,11 @@ node::StopRuleMaker stop_rules(const text::Tokenizer& tokenizer) {
     const text::OutputTextOptions shown = {state.stop_strings, false, !state.shows_special};
     return std::make_unique<text::TextStopRule>(tokenizer, shown, state.prompt);
   };
+}
+
+// The grammar's compilation begins at once, on a thread of its own, while the prompt is computed.
+node::MaskMaker masks(text::GrammarCompiler& grammars) {
+  return [&grammars](const sched::Grammar& grammar) { return grammars.masks_ahead(grammar); };
 }
 
 // Until a signal comes or an operator takes the node out.
@@ -131,7 +140,9 @@ Result<int> run_node(const cli::Invocation& invocation) {
   MetricRegistry metrics;
   node::StepHistory steps(*model.runner, clock, metrics);
   TRY_ASSIGN(const std::unique_ptr<NodeMetrics> shown, NodeMetrics::open(values, metrics, steps));
+  text::GrammarCompiler grammars(model.text->tokenizer, grammar_config(model.runner->config(), *model.text), metrics);
   node::NodeProcessConfig config = node_config(values, folder, model, *kv);
+  config.engine.make_masks = masks(grammars);
   SpanOutput spans(values, metrics);
   spans.set_process(config.policy.self.id);
   config.spans = &spans;

@@ -40,7 +40,9 @@ Error error_of(const fetch::HttpAnswer& answer) {
 Result<std::string> ask_gateway(const OptionValues& values, const std::string& path, std::optional<std::string> json) {
   TRY_ASSIGN(const std::string url, gateway_url(values));
   TRY_ASSIGN(std::string key, admin_key(values));
-  TRY_ASSIGN(fetch::HttpAnswer answer, fetch::http_call({url + path, std::move(json), std::move(key)}));
+  fetch::HttpCall call{url + path, std::move(json), std::move(key)};
+  if (values.has("gateway-ca")) call.tls.ca_file = values.text("gateway-ca");
+  TRY_ASSIGN(fetch::HttpAnswer answer, fetch::http_call(call));
   if (answer.status / 100 != 2) return error_of(answer);
   return std::move(answer.body);
 }

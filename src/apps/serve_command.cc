@@ -1,5 +1,6 @@
 #include "api/openai/openai_api.h"
 #include "api/openai/serving_gate.h"
+#include "apps/effective_settings.h"
 #include "apps/front.h"
 #include "apps/signal_watcher.h"
 #include "apps/subcommands.h"
@@ -18,6 +19,7 @@ struct Serving {
   SystemClock clock;
   openai::ServingGate gate{registry, program_version()};
   LoadedModel model;
+  std::unique_ptr<text::GrammarCompiler> grammars;
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<openai::OpenAiApi> api;
   std::unique_ptr<http::HttpServer> server;
@@ -36,23 +38,30 @@ Result<int> run_serve(const cli::Invocation& invocation) {
   const std::string& model = invocation.positionals[0];
   SignalWatcher signals;
   Serving serving;
+  TRY_ASSIGN(const std::vector<openai::ApiKey> keys, api_keys(values));
+  TRY_ASSIGN(http::Handler handler, api_handler(values, serving.gate));
   // The port is taken first: a fault there should not cost the loading of a model. Meanwhile the gate answers.
-  TRY_ASSIGN(serving.server, listen(values, [&gate = serving.gate](http::HttpRequest request, auto writer) {
-               gate(std::move(request), std::move(writer));
-             }));
+  TRY_ASSIGN(serving.server, listen(values, std::move(handler)));
   TRY_ASSIGN(serving.model, load_model(model, values));
-  const openai::ApiConfig config = api_config(
-      values, {model, serving.model.sampling, serving.model.runner->fingerprint()});
-  serving.engine = std::make_unique<engine::Engine>(
-      engine_config(values, serving.model, config.served_names[0]), *serving.model.runner, serving.clock,
-      serving.registry);
+  openai::ApiConfig config = api_config(
+      values, {model, serving.model.sampling, serving.model.runner->fingerprint()}, keys);
+  engine::EngineConfig settings = engine_config(values, serving.model, config.served_names[0]);
+  settings.sched.tenant_weights = tenant_weights(keys);
+  const EffectiveLimits limits = effective_limits(settings.sched);
+  limits.log();
+  config.settings = settings_json(values, limits);
+  serving.engine =
+      std::make_unique<engine::Engine>(settings, *serving.model.runner, serving.clock, serving.registry);
   serving.engine->start();
+  const text::TextModel& words = *serving.model.text;
+  serving.grammars = std::make_unique<text::GrammarCompiler>(
+      words.tokenizer, grammar_config(serving.model.runner->config(), words), serving.registry);
   serving.api = std::make_unique<openai::OpenAiApi>(*serving.engine, *serving.model.text, config, serving.registry,
-                                                    serving.clock);
+                                                    serving.clock, serving.grammars.get());
   serving.gate.open(*serving.api);
   signals.start_reporting();
 
-  say_serving(config.served_names[0], url_of(values.text("host"), serving.server->port()));
+  say_serving(config.served_names[0], url_of(values, serving.server->port()));
   while (!signals.wait(kSignalPoll_s)) {
   }
   drain_front(serving.gate, *serving.engine, *serving.server, values.number("drain-timeout"));

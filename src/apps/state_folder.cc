@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "apps/secret_file.h"
 #include "base/mapped_file.h"
 
 namespace tandem::apps {
@@ -67,6 +68,7 @@ Result<std::string> read_short_file(const std::string& path) {
 
 Result<std::string> admin_key(const OptionValues& values) {
   if (!values.has("admin-key-file")) return std::string();
+  warn_if_open_to_others(values.text("admin-key-file"));
   return read_short_file(values.text("admin-key-file"));
 }
 

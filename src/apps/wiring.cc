@@ -51,6 +51,8 @@ Status use_chat_template(const std::string& path, text::TextModel& model) {
   if (!compiled) return std::move(compiled).error().during(path);
   model.chat_template = std::move(compiled).value();
   model.tool_template.reset();
+  model.template_error.clear();
+  model.tool_call_format = text::detect_tool_call_format(source);
   return Done{};
 }
 
@@ -184,6 +186,13 @@ Result<LoadedText> load_text(const std::string& model, const OptionValues& value
   return loaded;
 }
 
+text::GrammarConfig grammar_config(const model::ModelConfig& config, const text::TextModel& text) {
+  text::GrammarConfig grammars;
+  grammars.logits_size = config.vocab;
+  grammars.stops = end_ids(config, text);
+  return grammars;
+}
+
 void limit_cache_beside(const OptionValues& values, const std::string& model_path, const runner::ModelRunner& runner) {
   std::vector<std::string> kept = {model_path};
   if (!runner.packed_file().empty()) kept.push_back(runner.packed_file());
@@ -205,6 +214,8 @@ engine::EngineConfig engine_config(const OptionValues& values, const LoadedModel
   if (is_set(values, "tpot-target-ms")) sched.tpot_target_ms = values.number("tpot-target-ms");
   sched.max_queue_length = integer_or(values, "max-queue-length", sched.max_queue_length);
   sched.max_queued_per_tenant = integer_or(values, "max-queue-per-key", sched.max_queued_per_tenant);
+  sched.max_queued_tokens = integer_or(values, "max-queue-tokens", 0);
+  if (is_set(values, "max-queue-time")) sched.max_queue_s = values.number("max-queue-time");
   sched.num_private_blocks = num_private_blocks(sched);
   sched.eos_ids = end_ids(runner.config(), *model.text);
   config.model_name = model_name;

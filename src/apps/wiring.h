@@ -14,6 +14,7 @@
 #include "compute/model/weight_file.h"
 #include "serve/engine/engine.h"
 #include "serve/runner/model_runner.h"
+#include "serve/text/grammar_compiler.h"
 #include "serve/text/text_model.h"
 
 namespace tandem::apps {
@@ -42,6 +43,9 @@ struct LoadedText {
   model::ModelConfig config;
 };
 Result<LoadedText> load_text(const std::string& model, const OptionValues& values);
+
+// Of this model: its grammars end in its end tokens.
+text::GrammarConfig grammar_config(const model::ModelConfig& config, const text::TextModel& text);
 
 // Applies --cache-limit, but to nothing that this model needs.
 void limit_cache_beside(const OptionValues& values, const std::string& model_path, const runner::ModelRunner& runner);

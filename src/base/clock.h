@@ -18,6 +18,9 @@ class SystemClock final : public Clock {
   int64_t now_ns() const override;
 };
 
+// How long the calling thread has been on a core.
+int64_t thread_cpu_ns();
+
 // For tests and the simulator: time moves when told. One thread.
 class ManualClock final : public Clock {
  public:

@@ -23,6 +23,8 @@ struct SamplingParams {
   uint32_t choice = 0;              // which of n: word 1 of the counter
   int32_t num_logprobs = -1;        // -1: none; k: the sampled token's and the k best, of the raw (unpenalised) logits
   std::vector<TokenId> banned;      // never sampled this step (min_tokens bans the stop ids)
+  std::vector<TokenId> allowed;     // rising; when not empty, no other token is ever sampled
+  std::vector<std::vector<TokenId>> bad_words;  // the output never holds one of them; none is empty
 };
 
 }  // namespace tandem

@@ -81,6 +81,11 @@ std::string RawClient::read_bytes(size_t count) {
   return out;
 }
 
+std::string RawClient::read_once() {
+  if (unread_.empty()) read_some();
+  return std::exchange(unread_, {});
+}
+
 bool RawClient::is_closed_by_peer() {
   while (read_some()) {
   }

@@ -19,6 +19,7 @@ class RawClient {
   // nothing comes for ten seconds.
   std::string read_until(std::string_view text);
   std::string read_bytes(size_t count);
+  std::string read_once();  // what one read of the socket brings; empty at the end
   std::string read_all() { return read_until({}); }  // until the peer closes
   bool is_closed_by_peer();                          // waits for the end of the stream; true also after a reset
 

@@ -17,8 +17,12 @@ def cluster_of(topology):
     return processes.Cluster(place, topology)
 
 
+SCHEMA = {"type": "object", "additionalProperties": False, "required": ["name", "count"],
+          "properties": {"name": {"type": "string", "maxLength": 9}, "count": {"type": "integer"}}}
+
+
 def requests():
-    """Twenty, each of another kind."""
+    """Each of another kind."""
     def completion(**fields):
         return "/v1/completions", {"model": "tiny", "max_tokens": 24, "return_token_ids": True} | fields
 
@@ -48,6 +52,12 @@ def requests():
         completion(prompt=[text_of(9, 13), text_of(90, 14)], **greedy),
         chat(messages=said, **greedy),
         chat(messages=said, seed=21, logprobs=True, top_logprobs=4, **warm),
+        chat(messages=said, seed=22, max_tokens=100, **warm,
+             response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}),
+        completion(prompt=text_of(60, 15), seed=23, n=2, structured_outputs={"regex": "([a-z]{2,6}, ){9}"}, **warm),
+        completion(prompt=text_of(8, 16), ignore_eos=True, guided_choice=["yes", "no", "nobody knows"], **greedy),
+        completion(prompt=text_of(8, 17), logprobs=2, seed=24, **warm,
+                   structured_outputs={"grammar": 'start: WORD (" " WORD)*\nWORD: /[a-z]{1,5}/'}),
     ]
 
 
@@ -76,6 +86,9 @@ class Stream(threading.Thread):
         self.body = {"model": "tiny", "prompt": text_of(20 + 10 * index, index), "max_tokens": STREAM_TOKENS,
                      "ignore_eos": True, "stream": True, "return_token_ids": True, "seed": 40 + index,
                      "temperature": 0 if index % 2 == 0 else 0.8}
+        if index % 3 == 2:
+            # An end token would end it whatever ignore_eos says; min_tokens keeps it out.
+            self.body |= {"structured_outputs": {"regex": "[a-z .]*"}, "min_tokens": STREAM_TOKENS}
         self.has_begun, self.fault = threading.Event(), None
         self.start()
 

@@ -102,6 +102,65 @@ TEST_CASE("a gateway's and three nodes' processes answer as one process would") 
   REQUIRE(comes_true([&] { return cluster.nodes.at("d0")->process->is_idle(); }));
 }
 
+// What a prompt gives without any cluster.
+void check_reading(const sched::Request& request, const engine::RecordingSink& sink) {
+  uint64_t words[node::kTestGroups] = {0, 1};
+  std::vector<float> expected;
+  double sum = 0, last = 0;
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    for (uint64_t& word : words) word = node::mixed(word, static_cast<uint64_t>(request.prompt[i]));
+    sum += last = node::HashExecutor::hidden_of(words[0], words[1]);
+    if (i + 1 == request.prompt.size()) break;
+    expected.push_back(node::HashExecutor::logprob_of(words[0], words[1], request.prompt[i + 1]));
+  }
+  std::vector<sched::TokenLogprob> scores;
+  std::vector<float> embedding;
+  for (const sched::Update& update : sink.updates()) {
+    scores.insert(scores.end(), update.prompt_logprobs.begin(), update.prompt_logprobs.end());
+    embedding.insert(embedding.end(), update.embedding.begin(), update.embedding.end());
+  }
+  REQUIRE(scores.size() == (request.prompt_logprobs >= 0 ? expected.size() : 0));
+  for (size_t i = 0; i < scores.size(); ++i) {
+    CHECK(scores[i].token == request.prompt[i + 1]);
+    CHECK(scores[i].logprob == expected[i]);
+    CHECK(scores[i].rank == 2);
+    CHECK(scores[i].top.size() == 1);
+  }
+  const auto mean = static_cast<float>(sum / static_cast<double>(request.prompt.size()));
+  if (request.pooling == sched::Pooling::kMean) CHECK(embedding == std::vector<float>{mean});
+  if (request.pooling == sched::Pooling::kLast) CHECK(embedding == std::vector<float>{static_cast<float>(last)});
+  if (request.pooling == sched::Pooling::kNone) CHECK(embedding.empty());
+}
+
+// Faults tried: a prefill that takes the prompt's KV from the cache; scores of each chunk alone; a token shown that was
+// not asked for.
+TEST_CASE("API-10 in a cluster: prompts are scored and pooled as in one process, also when their KV is known") {
+  Cluster cluster;
+  cluster.add("p0", Role::kPrefill);
+  cluster.add("d0", Role::kDecode);
+  for (int round = 0; round < 2; ++round) {  // the second finds the prompts in the caches
+    std::vector<Asked> asked;
+    for (uint32_t i = 0; i < 12; ++i) {
+      Asked& one = asked.emplace_back(Asked{request_of(i)});
+      one.request.max_tokens = i % 4 == 0 ? 5 : 0;
+      if (i % 4 <= 1) {
+        one.request.prompt_logprobs = 1;
+      } else {
+        one.request.num_choices = 1;
+        one.request.pooling = i % 4 == 2 ? sched::Pooling::kMean : sched::Pooling::kLast;
+      }
+      const auto id = cluster.process->submit(one.request, one.sink);
+      REQUIRE_MESSAGE(id, (id ? "" : id.error().message));
+    }
+    check_answers(asked);
+    for (const Asked& one : asked) check_reading(one.request, *one.sink);
+  }
+  sched::Request too_much = request_of(1);
+  too_much.prompt.assign(1000, 1);
+  too_much.prompt_logprobs = 600;
+  CHECK(!cluster.process->submit(too_much, std::make_shared<engine::RecordingSink>()));
+}
+
 TEST_CASE("a decode node that goes without a word costs no token") {
   Cluster cluster;
   cluster.add("p0", Role::kPrefill);

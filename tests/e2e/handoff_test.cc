@@ -12,6 +12,7 @@
 #include "e2e/local_cluster.h"
 #include "e2e/scoring.h"
 #include "serve/engine/engine.h"
+#include "serve/sched/mask_for_test.h"
 
 namespace tandem::e2e {
 namespace {
@@ -21,7 +22,15 @@ using handoff::Role;
 
 constexpr uint32_t kPoolTokens = 6144;
 
-// Greedy and seeded, one choice and two, penalties, a stop token, prompts of one token to several blocks.
+// The grammar of a request's source: a number of tokens, after which nothing may come.
+node::ChoiceMasks masks_of(const sched::Grammar& grammar, uint32_t vocab) {
+  sched::CountedMaskRule rule;
+  rule.vocab = vocab;
+  rule.num_tokens = static_cast<uint32_t>(std::stoul(grammar.source));
+  return [rule] { return std::make_unique<sched::CountedMask>(rule); };
+}
+
+// Greedy and seeded, one choice and two, penalties, a stop token, a grammar, prompts of one token to several blocks.
 handoff::RequestState make_request(uint32_t vocab, uint32_t index, uint32_t longest) {
   uint64_t state = 0x9e3779b97f4a7c15ull * (index % 3 == 0 ? 1 : index + 1);  // a third begin alike
   const auto next = [&state] {
@@ -42,6 +51,10 @@ handoff::RequestState make_request(uint32_t vocab, uint32_t index, uint32_t long
   if (index % 6 == 5) {
     for (TokenId id = 0; id < static_cast<TokenId>(vocab); id += 7) request.stop_token_ids.push_back(id);
     request.min_tokens = 4;
+  }
+  if (index % 4 == 2 || (index % 8 == 5 && index % 6 != 5)) {
+    request.grammar_kind = handoff::GrammarKind::kRegex;
+    request.grammar_source = index % 8 == 2 ? "17" : "1000";
   }
   request.choices.resize(index % 8 == 5 ? 2 : 1);
   return request;
@@ -81,6 +94,10 @@ std::vector<Answer> run_in_one_process(const runner::RunnerOptions& options,
     request.min_tokens = state.min_tokens;
     request.ignore_eos = state.ignore_eos;
     request.stop_token_ids = state.stop_token_ids;
+    if (state.grammar_kind != handoff::GrammarKind::kNone) {
+      request.grammar = sched::Grammar{sched::GrammarKind::kRegex, state.grammar_source};
+      request.make_token_mask = masks_of(*request.grammar, config.vocab_size);
+    }
     sinks.push_back(std::make_shared<Collector>(state.choices.size()));
     TANDEM_CHECK(static_cast<bool>(engine.submit(std::move(request), sinks.back())));
   }
@@ -119,9 +136,15 @@ void check_model(const std::string& path, uint32_t num_requests, uint32_t longes
   const uint32_t vocab = open_runner(options)->vocab_size();
   for (uint32_t i = 0; i < num_requests; ++i) requests.push_back(make_request(vocab, i, longest));
   const std::vector<Answer> expected = run_in_one_process(options, requests);
+  for (uint32_t i = 0; i < num_requests; ++i) {
+    if (requests[i].grammar_kind == handoff::GrammarKind::kNone) continue;
+    for (const auto& tokens : expected[i]) CHECK(sched::CountedMask::accepts(tokens));
+    if (requests[i].grammar_source == "17") CHECK(expected[i][0].size() == 17);
+  }
   for (const Topology& topology : topologies()) {
     CAPTURE(topology.name);
-    LocalCluster cluster(topology.nodes, options, 48);
+    LocalCluster cluster(topology.nodes, options, 48,
+                         [vocab](const sched::Grammar& grammar) { return masks_of(grammar, vocab); });
     std::vector<handoff::RequestId> ids;
     for (const handoff::RequestState& request : requests) ids.push_back(cluster.submit(request));
     bool has_died = topology.killed.empty();

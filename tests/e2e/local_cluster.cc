@@ -35,7 +35,7 @@ uint64_t checksum_of(const std::vector<uint8_t>& bytes) { return hash_64(bytes.d
 }  // namespace
 
 LocalCluster::LocalCluster(const std::vector<LocalNodeSpec>& specs, const runner::RunnerOptions& options,
-                           uint32_t chunk_tokens) {
+                           uint32_t chunk_tokens, const node::MaskMaker& make_masks) {
   role::GatewayConfig config;
   config.self = {"gateway", 7};
   config.ramp = 0;
@@ -52,6 +52,7 @@ LocalCluster::LocalCluster(const std::vector<LocalNodeSpec>& specs, const runner
     engine.num_layer_groups = node->num_layer_groups;
     engine.max_sequences = options.max_sequences;
     engine.budget = {chunk_tokens, 0, 1};
+    engine.make_masks = make_masks;
     node->engine = std::make_unique<node::ModelEngine>(engine, *node->model, clock_,
                                                        [](const RequestState&) { return nullptr; });
     role::NodeConfig policy;

@@ -25,7 +25,8 @@ struct LocalNodeSpec {
 class LocalCluster {
  public:
   // Every node opens the model for itself.
-  LocalCluster(const std::vector<LocalNodeSpec>& nodes, const runner::RunnerOptions& options, uint32_t chunk_tokens);
+  LocalCluster(const std::vector<LocalNodeSpec>& nodes, const runner::RunnerOptions& options, uint32_t chunk_tokens,
+               const node::MaskMaker& make_masks = {});
   ~LocalCluster();
 
   handoff::RequestId submit(handoff::RequestState state);

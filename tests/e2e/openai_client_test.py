@@ -4,6 +4,8 @@
 BASE_URL ends in /v1. Any model will do: what is checked holds whatever it says. Exits 1 at the first fault.
 """
 import concurrent.futures
+import json
+import re
 import sys
 
 import openai
@@ -114,6 +116,35 @@ def test_completions():
     check(streamed == both.choices[0].text, "a completion streams its text")
 
 
+def test_best_and_scores():
+    fields = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 8, "temperature": 1, "seed": 3, "logprobs": 0}
+    means = [sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs)
+             for choice in client.completions.create(n=4, **fields).choices]
+    best = client.completions.create(n=2, best_of=4, **fields)
+    shown = [sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs) for choice in best.choices]
+    check(shown == sorted(means, reverse=True)[:2], "best_of shows the likeliest of the same choices")
+    scored = client.completions.create(model=MODEL, prompt="The sky is blue", max_tokens=1,
+                                       extra_body={"prompt_logprobs": 1})
+    scores = scored.choices[0].prompt_logprobs
+    check(scores[0] is None and len(scores) == scored.usage.prompt_tokens, "one score a prompt token, but the first")
+    check(all(entry["logprob"] <= 0 for score in scores[1:] for entry in score.values()), "scores are logprobs")
+
+
+def test_embeddings():
+    texts = ["The sky is blue", "Once upon a time there was"]
+    for pooling in ("last", "mean"):
+        def embed(text, **fields):
+            return client.embeddings.create(model=MODEL, input=text, extra_body={"pooling": pooling}, **fields)
+
+        both = embed(texts)  # the client asks for base64 and decodes it
+        for index, text in enumerate(texts):
+            check(both.data[index].embedding == embed(text).data[0].embedding, "a list's are those of single inputs")
+            numbers = embed(text, encoding_format="float").data[0].embedding
+            close = all(abs(a - b) < 1e-6 for a, b in zip(numbers, both.data[index].embedding, strict=True))
+            check(close, "numbers and base64 are the same")
+            check(abs(sum(value * value for value in numbers) - 1) < 1e-4, "an embedding has length 1")
+
+
 def test_streamed_tokens():
     """The token ids of mixed requests, streamed all at once, are those of the same requests whole and one at a time."""
     def request(index):
@@ -150,6 +181,53 @@ def test_errors():
     expect(openai.BadRequestError, "no messages", lambda: client.chat.completions.create(model=MODEL, messages=[]))
 
 
+SCHEMA = {"type": "object", "additionalProperties": False, "required": ["name", "age", "colour", "tags"],
+          "properties": {"name": {"type": "string", "maxLength": 20}, "colour": {"enum": ["red", "green", "blue"]},
+                         "age": {"type": "integer", "minimum": 0, "maximum": 150},
+                         "tags": {"type": "array", "items": {"type": "string", "maxLength": 8}, "maxItems": 2}}}
+
+
+def fits_schema(text):
+    value = json.loads(text)
+    return (set(value) == set(SCHEMA["required"]) and type(value["age"]) is int and 0 <= value["age"] <= 150
+            and isinstance(value["name"], str) and len(value["name"]) <= 20
+            and value["colour"] in ("red", "green", "blue") and len(value["tags"]) <= 2
+            and all(isinstance(tag, str) and len(tag) <= 8 for tag in value["tags"]))
+
+
+def test_structured_outputs():
+    """API-21: what is asked for in a form comes in that form, streamed and whole; what cannot be held to is refused."""
+    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+    people = [{"role": "user", "content": "Invent a person, as JSON with name, age, colour and tags."}]
+    num_whole = 0
+    for seed in range(8):
+        fields = {"model": MODEL, "messages": people, "max_tokens": 250, "seed": seed, "response_format": schema,
+                  "temperature": 0 if seed == 0 else 0.9}
+        choice = client.chat.completions.create(**fields).choices[0]
+        if choice.finish_reason == "stop":
+            check(fits_schema(choice.message.content), f"an answer fits its schema: {choice.message.content}")
+            num_whole += 1
+        if seed < 3:
+            text = "".join(chunk.choices[0].delta.content or ""
+                           for chunk in client.chat.completions.create(stream=True, **fields))
+            check(text == choice.message.content, "a stream that fits a schema is the whole answer")
+    check(num_whole >= 4, f"answers come to their end: {num_whole} of 8")
+    names = client.chat.completions.create(model=MODEL, messages=MESSAGES, n=4, seed=3, max_tokens=20,
+                                           extra_body={"structured_outputs": {"choice": ["red", "violet"]}})
+    check({choice.message.content for choice in names.choices} <= {"red", "violet"}, "a choice is one of the list")
+    check(all(choice.finish_reason == "stop" for choice in names.choices), "and then it ends")
+    plate = client.completions.create(model=MODEL, prompt="My number plate is ", max_tokens=30, temperature=0,
+                                      extra_body={"structured_outputs": {"regex": "[A-Z]{2}-[0-9]{3}"}})
+    check(re.fullmatch("[A-Z]{2}-[0-9]{3}", plate.choices[0].text), f"a text fits its regex: {plate.choices[0].text}")
+    error = expect(openai.BadRequestError, "a regex that is none", lambda: client.completions.create(
+        model=MODEL, prompt="x", stream=True, extra_body={"structured_outputs": {"regex": "("}}))
+    check(error.body["param"] == "structured_outputs.regex", "the field of a wrong regex is named")
+    bad_pattern = {"type": "json_schema", "json_schema": {"name": "x", "strict": True,
+                                                          "schema": {"type": "string", "pattern": "("}}}
+    expect(openai.BadRequestError, "a schema's pattern that is none", lambda: client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, response_format=bad_pattern))
+
+
 def test_leaving_early():
     stream = client.chat.completions.create(messages=MESSAGES, stream=True, model=MODEL, max_tokens=200)
     next(iter(stream))
@@ -164,7 +242,10 @@ test_choices()
 test_stop(answer)
 test_logprobs(answer)
 test_completions()
+test_best_and_scores()
+test_embeddings()
 test_streamed_tokens()
 test_errors()
+test_structured_outputs()
 test_leaving_early()
 print("openai client", openai.__version__, ": all passed")

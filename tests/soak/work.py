@@ -8,7 +8,9 @@ TRY_AGAIN = ("429", "503")
 LONGEST_WAIT_S = 5      # between two tries, whatever Retry-After says
 GIVE_UP_S = 900         # then a request counts as lost
 READ_TIMEOUT_S = 300
-KINDS = 20
+KINDS = 24
+SCHEMA = {"type": "object", "additionalProperties": False, "required": ["name", "count", "kind"], "properties": {
+    "name": {"type": "string", "maxLength": 12}, "count": {"type": "integer"}, "kind": {"enum": ["a", "bb", "ccc"]}}}
 
 
 class Draw:
@@ -62,6 +64,11 @@ def request_of(kind, draw, longest_answer):
         greedy | {"stream": True, "stop": ["th"]},
         {"messages": said, "stream": True, "top_logprobs": 2, "logprobs": True} | greedy,
         {"messages": said} | warm,
+        {"messages": said, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
+         "stream": True} | warm,
+        {"structured_outputs": {"json": SCHEMA}, "n": 2, "max_tokens": 4 * longest_answer} | warm,
+        {"structured_outputs": {"choice": ["red", "green", "as blue as the sky"]}, "ignore_eos": True} | warm,
+        {"structured_outputs": {"regex": "([a-z]{2,8} ){40}"}, "stream": True, "max_tokens": 2 * longest_answer} | warm,
     ][kind]
     body = {"model": "tiny", "max_tokens": count} | fields
     if "messages" in body:

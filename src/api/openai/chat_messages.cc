@@ -4,11 +4,12 @@
 
 #include <algorithm>
 
-namespace tandem::openai {
-namespace {
+#include "api/openai/tool_use.h"
 
-// The text of a content: a string as it is, parts joined by line breaks, null as nothing.
-std::string content_text(FieldReader& fields, const std::string& name, const JsonValue& content) {
+namespace tandem::openai {
+
+std::string content_text(FieldReader& fields, const std::string& name, const JsonValue& content,
+                         std::initializer_list<std::string_view> part_types) {
   if (content.is_null()) return {};
   if (const std::string* text = content.if_string()) return *text;
   const JsonValue::Array* parts = content.if_array();
@@ -24,10 +25,11 @@ std::string content_text(FieldReader& fields, const std::string& name, const Jso
       joined += (joined.empty() ? "" : "\n") + *plain;
     } else if (!type || !type->if_string()) {
       fields.fail(name, "each part needs a \"type\"");
-    } else if (*type->if_string() != "text") {
-      fields.fail(name, fmt::format("parts of type \"{}\" are not supported, only \"text\"", *type->if_string()));
+    } else if (std::ranges::find(part_types, *type->if_string()) == part_types.end()) {
+      fields.fail(name, fmt::format("parts of type \"{}\" are not supported, only \"{}\"", *type->if_string(),
+                                    *part_types.begin()));
     } else if (!text || !text->if_string()) {
-      fields.fail(name, "a part of type \"text\" needs a string \"text\"");
+      fields.fail(name, fmt::format("a part of type \"{}\" needs a string \"text\"", *type->if_string()));
     } else {
       joined += (joined.empty() ? "" : "\n") + *text->if_string();
     }
@@ -35,7 +37,6 @@ std::string content_text(FieldReader& fields, const std::string& name, const Jso
   return joined;
 }
 
-// Clients replay a call's arguments as the text they got; templates want the object.
 JsonValue arguments_object(FieldReader& fields, const std::string& name, const JsonValue& arguments) {
   if (arguments.if_object()) return arguments;
   const std::string* text = arguments.if_string();
@@ -52,6 +53,27 @@ JsonValue arguments_object(FieldReader& fields, const std::string& name, const J
   if (!parsed->if_object()) fields.fail_kind(name, "a string that holds a JSON object", *parsed);
   return std::move(parsed).value();
 }
+
+JsonValue chat_message(std::string role, std::string content, JsonValue::Object more) {
+  JsonValue::Object out;
+  out.emplace_back("role", JsonValue(std::move(role)));
+  out.emplace_back("content", JsonValue(std::move(content)));
+  for (auto& member : more) out.push_back(std::move(member));
+  return JsonValue(std::move(out));
+}
+
+JsonValue chat_tool_call(const JsonValue& id, const JsonValue& name, JsonValue arguments) {
+  JsonValue::Object function;
+  function.emplace_back("name", name);
+  function.emplace_back("arguments", std::move(arguments));
+  JsonValue::Object out;
+  out.emplace_back("id", id);
+  out.emplace_back("type", JsonValue(std::string("function")));
+  out.emplace_back("function", JsonValue(std::move(function)));
+  return JsonValue(std::move(out));
+}
+
+namespace {
 
 JsonValue tool_call(FieldReader& fields, const std::string& name, const JsonValue& call) {
   const JsonValue* function = call.find("function");
@@ -115,20 +137,9 @@ JsonValue message(FieldReader& fields, const std::string& name, const JsonValue&
 }
 
 void read_tools(FieldReader& fields, ChatPrompt& prompt) {
+  prompt.tool_use = read_chat_tools(fields);
   const JsonValue* tools = fields.get("tools");
-  if (tools && !tools->if_array()) fields.fail_kind("tools", "a list", *tools);
-  const JsonValue* choice = fields.get("tool_choice");
-  const std::string* word = choice ? choice->if_string() : nullptr;
-  if (choice && (!word || *word == "required")) {
-    fields.fail("tool_choice", "a required or named tool is not supported yet, only \"auto\" and \"none\"");
-  } else if (word && *word != "auto" && *word != "none") {
-    fields.fail("tool_choice", "expected \"auto\", \"none\", \"required\" or a tool");
-  }
-  if (fields.has_failed() || !tools || tools->if_array()->empty() || (word && *word == "none")) return;
-  for (const JsonValue& tool : *tools->if_array()) {
-    if (!tool.if_object()) fields.fail_kind("tools", "a list of objects", tool);
-  }
-  prompt.tools = *tools;
+  if (tools && prompt.tool_use.choice != ToolUse::Choice::kNone) prompt.tools = *tools;
 }
 
 }  // namespace
@@ -156,7 +167,12 @@ ChatPrompt read_chat_prompt(FieldReader& fields) {
     else
       fields.fail_kind("documents", "a list", *documents);
   }
-  prompt.add_generation_prompt = fields.flag("add_generation_prompt", true);
+  const std::optional<bool> adds_prompt = fields.optional_flag("add_generation_prompt");
+  prompt.continue_final_message = fields.flag("continue_final_message", false);
+  if (prompt.continue_final_message && adds_prompt.value_or(false)) {
+    fields.fail("continue_final_message", "cannot be had with add_generation_prompt");
+  }
+  prompt.add_generation_prompt = adds_prompt.value_or(!prompt.continue_final_message);
   const std::string effort = fields.text("reasoning_effort");
   if (!effort.empty()) prompt.template_variables.emplace_back("reasoning_effort", JsonValue(effort));
   if (const JsonValue* variables = fields.get("chat_template_kwargs")) {

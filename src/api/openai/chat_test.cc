@@ -70,11 +70,9 @@ TEST_CASE("contents may be parts; tools and variables reach the template; what i
   CHECK(refusal(R"("messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])") ==
         "messages[0].content: parts of type \"image_url\" are not supported, only \"text\"");
   CHECK(refusal(R"("messages":[{"role":"user","content":"x"}],"tools":[],"tool_choice":"required")") ==
-        "tool_choice: a required or named tool is not supported yet, only \"auto\" and \"none\"");
-  CHECK(
-      refusal(
-          R"("messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}])")
-          .starts_with("messages[0].tool_calls[0].function.arguments: expected a string that holds a JSON object"));
+        "tool_choice: asks for a call, but there are no tools");
+  CHECK(refusal(R"("messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}])")
+            .starts_with("messages[0].tool_calls[0].function.arguments: expected a string that holds a JSON object"));
 }
 
 TEST_CASE("without a chat template chat says what to do, completions work") {

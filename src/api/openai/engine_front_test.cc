@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <mutex>
 #include <thread>
 
 #include "api/openai/engine_server_for_test.h"
@@ -92,6 +93,120 @@ TEST_CASE("API-10 over the engine: a prompt is scored without an answer, in chun
   }
 }
 
+// A front that takes a prompt in one step, and one that takes it in many beside others.
+struct WholeAndChunked {
+  static engine::EngineConfig with_budget(uint32_t tokens) {
+    engine::EngineConfig config = small_config();
+    config.sched.max_num_batched_tokens = tokens;
+    return config;
+  }
+  EngineServer whole{with_budget(1024)}, chunked{with_budget(16)};
+};
+
+// Faults tried: the chunks' logprobs replaced each other; a prompt that is scored was taken from the prefix cache.
+TEST_CASE("API-10, SCH-04 over the engine: a prompt's logprobs are the same whole, streamed, in chunks and cached") {
+  WholeAndChunked servers;
+  std::vector<RawClient> others;  // take a part of each step's budget
+  const std::string body = R"({"ignore_eos":true,"stream":true,"max_tokens":900,"n":4,"prompt":"zz"})";
+  others.emplace_back(servers.chunked.server->port());
+  others.back().send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+                     "\r\n\r\n" + body);
+  others.back().read_until("data: ");
+  for (const char* more : {R"("max_tokens":0)", R"("max_tokens":3,"seed":5)"}) {
+    const std::string fields =
+        "\"prompt\":\"" + std::string(100, 'q') + "rst" + R"(","echo":true,"logprobs":2,)" + more;
+    const JsonValue expected = json_of(servers.whole.complete(fields).body);
+    CHECK(at(expected, "choices.0.logprobs.token_logprobs").if_array()->size() ==
+          103 + static_cast<size_t>(int_at(expected, "usage.completion_tokens")));
+    for (int round = 0; round < 2; ++round) {  // the second finds the prompt in the cache
+      for (EngineServer* server : {&servers.whole, &servers.chunked}) {
+        const JsonValue got = json_of(server->complete(fields).body);
+        CHECK(json_at(got, "choices") == json_at(expected, "choices"));
+        CHECK(int_at(got, "usage.prompt_tokens_details.cached_tokens") == 0);
+        const auto events = events_of(server->complete(fields + ",\"stream\":true").body);
+        const Streamed streamed = streamed_choice(events, 0);
+        CHECK(streamed.text == text_at(expected, "choices.0.text"));
+        // The prompt's scores come at once, in the first event: none of them before it is whole.
+        CHECK(at(events[0], "choices.0.logprobs.tokens").if_array()->size() == 103);
+        std::string scores;
+        for (const JsonValue& piece : streamed.logprobs) {
+          const std::string list = json_at(piece, "token_logprobs");
+          scores += (scores.empty() ? "" : ",") + list.substr(1, list.size() - 2);
+        }
+        CHECK("[" + scores + "]" == json_at(expected, "choices.0.logprobs.token_logprobs"));
+      }
+    }
+  }
+}
+
+TEST_CASE("over the engine embeddings are the same alone, together, in chunks and when the prompt is cached") {
+  WholeAndChunked servers;
+  const auto embed = [](const EngineServer& server, const std::string& input, const char* pooling) {
+    const RawAnswer answer = testing::fetch(server.server->port(), "POST", "/v1/embeddings",
+                                            R"({"pooling":")" + std::string(pooling) + R"(","input":)" + input + "}");
+    CHECK_MESSAGE(answer.status == 200, answer.body);
+    return json_of(answer.body);
+  };
+  for (const char* pooling : {"last", "mean"}) {
+    std::string list;
+    std::vector<std::string> alone;
+    for (size_t length : {1, 40, 130, 131}) {
+      const std::string input = "\"" + std::string(length, 'e') + "\"";
+      alone.push_back(json_at(embed(servers.whole, input, pooling), "data.0.embedding"));
+      list += (list.empty() ? "" : ",") + input;
+    }
+    CHECK(alone[2] != alone[3]);
+    for (int round = 0; round < 2; ++round) {
+      for (const EngineServer* server : {&servers.whole, &servers.chunked}) {
+        const JsonValue together = embed(*server, "[" + list + "]", pooling);
+        for (size_t i = 0; i < alone.size(); ++i) {
+          CHECK(json_at(together, "data." + std::to_string(i) + ".embedding") == alone[i]);
+        }
+      }
+    }
+  }
+  CHECK(servers.whole.wait_idle());
+}
+
+TEST_CASE("over the engine a reset empties the prefix cache") {
+  EngineServer server;
+  const auto num_cached = [&server] {
+    const RawAnswer answer = server.complete("\"max_tokens\":1,\"prompt\":\"" + std::string(48, 'k') + "\"");
+    return int_at(json_of(answer.body), "usage.prompt_tokens_details.cached_tokens");
+  };
+  CHECK(num_cached() == 0);
+  CHECK(num_cached() == 32);
+  CHECK(testing::fetch(server.server->port(), "POST", "/reset_prefix_cache").status == 200);
+  CHECK(num_cached() == 0);
+  CHECK(num_cached() == 32);
+}
+
+// Faults tried: an end token that stops with ignore_eos too; min_tokens not given to the generator.
+TEST_CASE("BEN-06: lengths that ignore_eos and min_tokens force are exact, of every request") {
+  EngineServer server;
+  server.executor.set_next_token([](const sched::BatchItem& item) {
+    const auto& banned = item.sampling->banned;
+    return std::ranges::find(banned, text::kEnd) == banned.end() ? text::kEnd : 'x';
+  });
+  const auto num_tokens = [&server](const std::string& fields, bool is_stream) {
+    const RawAnswer answer = server.complete(
+        fields + (is_stream ? R"(,"stream":true,"stream_options":{"include_usage":true})" : R"(,"stream":false)"));
+    const JsonValue last = is_stream ? events_of(answer.body).back() : json_of(answer.body);
+    return int_at(last, "usage.completion_tokens");
+  };
+  for (const bool is_stream : {false, true}) {
+    for (int length : {1, 2, 17, 128, 300}) {
+      const std::string limit = R"("prompt":"p","max_tokens":)" + std::to_string(length);
+      CHECK(num_tokens(limit, is_stream) == 1);
+      CHECK(num_tokens(limit + R"(,"ignore_eos":true)", is_stream) == length);
+      CHECK(num_tokens(limit + R"(,"ignore_eos":true,"min_tokens":)" + std::to_string(length), is_stream) == length);
+      CHECK(num_tokens(limit + R"(,"min_tokens":)" + std::to_string(length), is_stream) == length);
+      CHECK(num_tokens(R"("prompt":"p","max_tokens":900,"min_tokens":)" + std::to_string(length), is_stream) ==
+            length + 1);
+    }
+  }
+}
+
 TEST_CASE("over the engine usage tells how much of the prompts was cached, once however many tokens follow") {
   EngineServer server;
   const std::string two = "[\"" + std::string(40, 'k') + "\",\"" + std::string(20, 'k') + "\"]";
@@ -147,6 +262,77 @@ TEST_CASE("over the engine a full queue is 503 at once, with Retry-After") {
   }
   CHECK(num_refused >= 3);
   clients.clear();
+  CHECK(server.wait_idle());
+}
+
+TEST_CASE("over the engine a full queue refuses before a body is looked at, and takes requests again when it is not") {
+  engine::EngineConfig config = small_config();
+  config.sched.max_num_seqs = 1;
+  config.sched.max_queue_length = 1;
+  EngineServer server(config);
+  CHECK(server.complete("nonsense").status == 400);
+  server.step_ms = 5;
+  std::vector<RawClient> clients;
+  const std::string body = R"({"ignore_eos":true,"stream":true,"max_tokens":900,"prompt":"x"})";
+  while (server.engine.load().num_waiting == 0) {
+    clients.emplace_back(server.server->port());
+    clients.back().send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+                        "\r\n\r\n" + body);
+    CHECK(clients.back().read_until("\r\n\r\n").starts_with("HTTP/1.1 "));
+  }
+  const RawAnswer refused = server.complete("nonsense");
+  CHECK(refused.status == 503);
+  CHECK(text_at(json_of(refused.body), "error.type") == "overloaded_error");
+  const int wait_s = std::stoi(refused.header("Retry-After"));
+  CHECK(wait_s >= 1);
+  CHECK(wait_s <= 90);
+  clients.clear();
+  CHECK(server.wait_idle());
+  CHECK(server.complete("nonsense").status == 400);
+}
+
+TEST_CASE("SCH-06 over the engine: the urgent one of many that wait is next; what is no priority is 400") {
+  engine::EngineConfig config = small_config();
+  config.sched.max_num_seqs = 1;
+  EngineServer server(config);
+  server.step_ms = 2;
+  for (const char* wrong : {"\"high\"", "1.5", "99999999999", "[1]"}) {
+    const RawAnswer answer = server.complete(std::string(R"("prompt":"x","priority":)") + wrong);
+    CHECK_MESSAGE(answer.status == 400, wrong);
+    CHECK(text_at(json_of(answer.body), "error.param") == "priority");
+  }
+  const auto open = [&](const char* priority) {
+    RawClient client(server.server->port());
+    const std::string fields = R"({"ignore_eos":true,"stream":true,"max_tokens":8,"prompt":"x","priority":)";
+    const std::string body = fields + priority + "}";
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+                "\r\n\r\n" + body);
+    client.read_until("\r\n\r\n");
+    return client;
+  };
+  std::mutex mutex;
+  std::vector<std::string> order;  // of first tokens
+  std::vector<std::thread> readers;
+  const auto start = [&](const char* priority, std::string name) {
+    readers.emplace_back([&, name, client = std::make_shared<RawClient>(open(priority))] {
+      client->read_until("data: ");
+      {
+        const std::lock_guard lock(mutex);
+        order.push_back(name);
+      }
+      client->read_until("[DONE]");
+    });
+  };
+  server.step_ms = 20;
+  start("0", "running");
+  for (int i = 0; i < 10; ++i) start("5", "low");
+  start("1", "high");
+  for (std::thread& reader : readers) reader.join();
+  REQUIRE(order.size() == 12);
+  CHECK(order[0] == "running");
+  // One more may have begun before it came.
+  const auto high = std::ranges::find(order, "high") - order.begin();
+  CHECK(high <= 3);
   CHECK(server.wait_idle());
 }
 

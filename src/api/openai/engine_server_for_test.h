@@ -1,5 +1,8 @@
 #pragma once
-// EngineServer: the front over the real engine and scheduler, without a model: hashed tokens, whatever the batch.
+// EngineServer: the whole front on a port of 127.0.0.1, over the real engine and scheduler, without a model: hashed
+// tokens, whatever the batch.
+
+#include <doctest/doctest.h>
 
 #include <atomic>
 #include <chrono>
@@ -10,6 +13,7 @@
 #include "api/openai/api_server_for_test.h"
 #include "serve/engine/engine.h"
 #include "serve/sched/scripted_executor.h"
+#include "serve/text/grammar_compiler.h"
 
 namespace tandem::openai {
 
@@ -31,16 +35,20 @@ struct EngineServer {
   MetricRegistry registry;
   SystemClock clock;
   sched::ScriptedExecutor executor;
+  text::GrammarCompiler grammars;
   engine::Engine engine;
   OpenAiApi api;
   ServingGate gate{registry, "1.2.3"};
   std::unique_ptr<http::HttpServer> server;
   std::atomic<int> step_ms{0};
 
-  explicit EngineServer(const engine::EngineConfig& config = small_config())
-      : executor({config.sched.num_blocks, config.sched.block_size, 256, 'a'}),  // says bytes only
+  // Without a grammar: says bytes from `first` on only.
+  explicit EngineServer(const engine::EngineConfig& config = small_config(), text::GrammarConfig grammar_config = {},
+                        TokenId first = 'a')
+      : executor({config.sched.num_blocks, config.sched.block_size, first == 0 ? config.vocab_size : 256, first}),
+        grammars(model.tokenizer, with_model(std::move(grammar_config), config), registry),
         engine(config, executor, clock, registry),
-        api(engine, model, ApiServer::default_config(), registry, clock) {
+        api(engine, model, ApiServer::default_config(), registry, clock, &grammars) {
     set_log(LogLevel::kError, LogFormat::kText);
     executor.set_observer(
         [this](uint64_t, const sched::Batch&) { std::this_thread::sleep_for(std::chrono::milliseconds(step_ms)); });
@@ -54,6 +62,12 @@ struct EngineServer {
   ~EngineServer() {
     server->stop(0);
     engine.stop();
+  }
+
+  static text::GrammarConfig with_model(text::GrammarConfig grammars, const engine::EngineConfig& config) {
+    grammars.logits_size = config.vocab_size;
+    grammars.stops = config.sched.eos_ids;
+    return grammars;
   }
 
   testing::RawAnswer complete(const std::string& fields) const {

@@ -3,13 +3,13 @@
 namespace tandem::openai {
 namespace {
 
-// vLLM's buckets, which dashboards divide by.
+// vLLM's buckets, which dashboards divide by, and below them what is fast.
 const std::vector<double> kFirstTokenBounds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                                1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
-const std::vector<double> kPerTokenBounds = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
-                                             .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
-const std::vector<double> kRequestBounds = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
-                                            30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const std::vector<double> kPerTokenBounds = {.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .075, .1, .15, .2,
+                                             .3,    .4,     .5,    .75,  1,     2.5,  5,   7.5,  10,  20,   40, 80};
+const std::vector<double> kRequestBounds = {.01, .025, .05, .1, .2, .3, .5, .8,  1,   1.5, 2,   2.5,  5,
+                                            10,  15,   20,  30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const std::vector<double> kChoiceBounds = {1, 2, 5, 10, 20};
 
 // 1, 2, 5, 10, 20, 50, ... up to the longest request.

@@ -4,9 +4,12 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <charconv>
 #include <ctime>
 #include <random>
 
+#include "api/openai/messages_request.h"
+#include "api/openai/responses_request.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "net/http/credentials.h"
@@ -15,6 +18,7 @@ namespace tandem::openai {
 namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
+constexpr std::string_view kDeadlineHeader = "X-Request-Deadline-Ms";
 
 uint64_t random_u64() {
   std::random_device device;
@@ -59,9 +63,42 @@ RequestLimits request_limits(const engine::GeneratorLimits& generator, const Api
   return limits;
 }
 
+ToolCallSupport tool_call_support(const text::TextModel& model, const ApiConfig& config) {
+  const text::ToolCallFormat format = config.tool_call_format.value_or(model.tool_call_format);
+  constexpr text::ToolCallFormat kMistral = text::ToolCallFormat::kMistral;
+  const bool has_short_ids = format == kMistral || model.tool_call_format == kMistral;
+  return {format, text::find_tool_markers(model.tokenizer, format), has_short_ids};
+}
+
+std::string_view id_prefix(ReplyKind kind) {
+  switch (kind) {
+    case ReplyKind::kChat:
+      return "chatcmpl-";
+    case ReplyKind::kCompletion:
+      return "cmpl-";
+    case ReplyKind::kMessages:
+      return "msg_";
+    case ReplyKind::kResponses:
+      return "resp_";
+  }
+  return "";
+}
+
+std::string_view prompt_field(ReplyKind kind) {
+  if (kind == ReplyKind::kCompletion) return "prompt";
+  return kind == ReplyKind::kResponses ? "input" : "messages";
+}
+
 ApiConfig checked(ApiConfig config) {
   TANDEM_CHECK(!config.served_names.empty());
   return config;
+}
+
+std::optional<ApiError> ban_words(const PromptText& prompt_text, GenerationOptions& options) {
+  auto words = prompt_text.bad_word_ids(options.bad_words);
+  if (const ApiError* error = std::get_if<ApiError>(&words)) return *error;
+  options.sampling.bad_words = std::get<std::vector<std::vector<TokenId>>>(std::move(words));
+  return std::nullopt;
 }
 
 }  // namespace
@@ -70,21 +107,24 @@ struct OpenAiApi::Call {
   http::HttpRequest request;
   std::shared_ptr<http::ResponseWriter> writer;
   std::string endpoint;
-  std::string id;          // unique
-  std::string request_id;  // the client's, else ours
+  ReplyKind kind = ReplyKind::kChat;  // of answers and errors
+  std::string id;                     // unique
+  std::string request_id;             // the client's, else ours
   std::string tenant;
   std::shared_ptr<void> ticket;
   int64_t arrival_ns = 0;
 };
 
 OpenAiApi::OpenAiApi(engine::Generator& generator, const text::TextModel& model, ApiConfig config,
-                     MetricRegistry& registry, const Clock& clock)
+                     MetricRegistry& registry, const Clock& clock, text::GrammarCompiler* grammars)
     : generator_(generator),
       model_(model),
       config_(checked(std::move(config))),
       clock_(clock),
+      grammars_(grammars),
       limits_(request_limits(generator.limits(), config_)),
       prompt_text_(model, generator.limits().max_model_len, config_.parse_special),
+      tool_calls_(tool_call_support(model, config_)),
       metrics_(registry, config_.served_names[0], generator.limits().max_model_len),
       router_([](int status, std::string_view message) { return error_json(status, message); }),
       created_(std::time(nullptr)),
@@ -98,18 +138,33 @@ OpenAiApi::OpenAiApi(engine::Generator& generator, const text::TextModel& model,
 }
 
 void OpenAiApi::add_routes() {
-  const auto add = [this](const char* method, const char* path, auto action) {
+  const auto add = [this](const char* method, const char* path, auto action, ReplyKind kind = ReplyKind::kChat) {
     std::string endpoint = path;
     if (endpoint.back() == '*') endpoint += "id";
-    router_.add(method, path, [this, action, endpoint](http::HttpRequest request, auto writer) {
+    router_.add(method, path, [this, action, endpoint, kind](http::HttpRequest request, auto writer) {
       const auto call = make_call(std::move(request), std::move(writer));
       call->endpoint = endpoint;
+      call->kind = kind;
       if (admit(*call)) action(call);
     });
   };
   using CallPointer = std::shared_ptr<Call>;
-  add("POST", "/v1/chat/completions", [this](const CallPointer& call) { generate(call, true); });
-  add("POST", "/v1/completions", [this](const CallPointer& call) { generate(call, false); });
+  const auto add_generation = [&](const char* path, ReplyKind kind) {
+    add("POST", path, [this](const CallPointer& call) { generate(call); }, kind);
+  };
+  add_generation("/v1/chat/completions", ReplyKind::kChat);
+  add_generation("/v1/completions", ReplyKind::kCompletion);
+  add_generation("/v1/messages", ReplyKind::kMessages);
+  add_generation("/v1/responses", ReplyKind::kResponses);
+  add(
+      "POST", "/v1/messages/count_tokens",
+      [this](const CallPointer& call) { on_worker(call, [this, call] { count_tokens(*call); }); },
+      ReplyKind::kMessages);
+  add("POST", "/v1/embeddings", [this](const CallPointer& call) { on_worker(call, [this, call] { embed(call); }); });
+  add("POST", "/reset_prefix_cache", [this](const CallPointer& call) { reset_prefix_cache(*call); });
+  if (!config_.settings.empty()) {
+    add("GET", "/server_info", [this](const CallPointer& call) { answer(*call, config_.settings); });
+  }
   add("POST", "/tokenize", [this](const CallPointer& call) { on_worker(call, [this, call] { tokenize(*call); }); });
   add("POST", "/detokenize", [this](const CallPointer& call) { on_worker(call, [this, call] { detokenize(*call); }); });
   add("GET", "/v1/models", [this](const CallPointer& call) { list_models(*call); });
@@ -176,7 +231,7 @@ void OpenAiApi::refuse(Call& call, const ApiError& error) const {
             {"code", error.code.empty() ? "none" : error.code}});
   http::Headers headers = error_headers(error);
   headers.emplace_back("X-Request-Id", call.request_id);
-  call.writer->send(error.status, std::move(headers), error_json(error));
+  call.writer->send(error.status, std::move(headers), error_body(call.kind, error));
 }
 
 std::optional<ApiError> OpenAiApi::check_model(const std::string& name) const {
@@ -199,50 +254,120 @@ void OpenAiApi::on_worker(const std::shared_ptr<Call>& call, std::function<void(
     refuse(*call, api_error({ErrorCode::kUnavailable, "too many requests wait"}, 1));
 }
 
-void OpenAiApi::generate(const std::shared_ptr<Call>& call, bool is_chat) {
-  on_worker(call, [this, call, is_chat] { prepare(call, is_chat); });
+void OpenAiApi::generate(const std::shared_ptr<Call>& call) {
+  // Before the body is read: under overload a refusal must cost next to nothing.
+  if (const Status room = generator_.check_room(call->tenant); !room) {
+    refuse(*call, api_error(room.error(), generator_.load().retry_after_s));
+    return;
+  }
+  on_worker(call, [this, call] { prepare(call); });
 }
 
-void OpenAiApi::prepare(const std::shared_ptr<Call>& call, bool is_chat) {
+void OpenAiApi::prepare(const std::shared_ptr<Call>& call) {
   ReplySetup setup;
-  if (auto error = is_chat ? prepare_chat(*call, setup) : prepare_completion(*call, setup)) {
+  const bool is_chat = call->kind != ReplyKind::kCompletion;
+  auto error = is_chat ? prepare_chat(*call, setup) : prepare_completion(*call, setup);
+  if (!error) error = obey_headers(*call, setup.options);
+  if (error) {
+    if (error->param == "messages") error->param = prompt_field(call->kind);
     refuse(*call, *error);
     return;
   }
   for (const ReplyPrompt& prompt : setup.prompts) {
     auto room = prompt_text_.room_for(prompt.ids.size(), setup.options);
     if (ApiError* error = std::get_if<ApiError>(&room)) {
-      error->param = is_chat ? "messages" : "prompt";
+      error->param = prompt_field(call->kind);
       refuse(*call, *error);
       return;
     }
     setup.max_tokens.push_back(std::get<uint32_t>(room));
   }
-  setup.endpoint = call->endpoint;
-  setup.request_id = call->request_id;
-  setup.tenant = call->tenant;
-  setup.trace = trace_of(call->request);
+  if (setup.options.grammar) return check_grammar(call, std::make_shared<ReplySetup>(std::move(setup)));
+  begin_reply(*call, std::move(setup));
+}
+
+// Before anything is sent. A grammar that is new takes some milliseconds, or a part of a second when it is made to.
+void OpenAiApi::check_grammar(const std::shared_ptr<Call>& call, std::shared_ptr<ReplySetup> setup) {
+  const std::string& param = setup->options.grammar_param;
+  if (grammars_ == nullptr) {
+    refuse(*call, invalid_request(param, "this server cannot hold answers to a form"));
+    return;
+  }
+  const auto check = [this, call, setup] {
+    const std::string& field = setup->options.grammar_param;
+    if (const Status status = grammars_->check(*setup->options.grammar); status) {
+      begin_reply(*call, std::move(*setup));
+    } else if (status.error().code == ErrorCode::kInvalidArgument) {
+      const std::string& why = status.error().message;
+      refuse(*call, invalid_request(field, field.empty() ? why : fmt::format("{}: {}", field, why)));
+    } else {
+      refuse(*call, api_error(status.error(), 1));
+    }
+  };
+  if (grammars_->is_known(*setup->options.grammar))
+    check();
+  else if (!worker_.try_post(check))
+    refuse(*call, api_error({ErrorCode::kUnavailable, "too many requests wait"}, 1));
+}
+
+void OpenAiApi::begin_reply(Call& call, ReplySetup setup) {
+  setup.endpoint = call.endpoint;
+  setup.request_id = call.request_id;
+  setup.tenant = call.tenant;
+  setup.trace = trace_of(call.request);
   const std::string& model = setup.options.model;
-  setup.head = {is_chat, (is_chat ? "chatcmpl-" : "cmpl-") + call->id, std::time(nullptr),
-                model.empty() ? config_.served_names[0] : model, config_.system_fingerprint};
+  setup.head.is_chat = call.kind != ReplyKind::kCompletion;
+  setup.head.kind = call.kind;
+  setup.head.id = std::string(id_prefix(call.kind)) + call.id;
+  setup.head.created = std::time(nullptr);
+  setup.head.model = model.empty() ? config_.served_names[0] : model;
+  setup.head.system_fingerprint = config_.system_fingerprint;
   setup.seed = setup.options.seed ? *setup.options.seed : next_seed();
-  setup.arrival_ns = call->arrival_ns;
-  setup.ticket = std::move(call->ticket);
-  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms};
-  auto reply = std::make_shared<Reply>(context, std::move(setup), call->writer);
-  call->writer->post([reply] { reply->start(); });
+  setup.arrival_ns = call.arrival_ns;
+  setup.ticket = std::move(call.ticket);
+  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms, grammars_};
+  auto reply = std::make_shared<Reply>(context, std::move(setup), call.writer);
+  call.writer->post([reply] { reply->start(); });
+}
+
+// A deadline may come from a proxy as well as from the client: the earlier one counts.
+std::optional<ApiError> OpenAiApi::obey_headers(Call& call, GenerationOptions& options) const {
+  if (call.request.header("X-Request-Id").empty() && !options.request_id.empty()) {
+    call.request_id = client_request_id(options.request_id);
+  }
+  const std::string_view given = call.request.header(kDeadlineHeader);
+  if (given.empty()) return std::nullopt;
+  double deadline_ms = 0;
+  const auto read = std::from_chars(given.data(), given.data() + given.size(), deadline_ms);
+  if (read.ec != std::errc() || read.ptr != given.data() + given.size() || !(deadline_ms > 0 && deadline_ms <= 1e9)) {
+    return invalid_request(std::string(kDeadlineHeader), "the header X-Request-Deadline-Ms: expected a number above 0");
+  }
+  options.deadline_ms = options.deadline_ms > 0 ? std::min(options.deadline_ms, deadline_ms) : deadline_ms;
+  return std::nullopt;
+}
+
+Parsed<ChatRequest> OpenAiApi::parse_chat(const Call& call, ReplySetup& setup) const {
+  const std::string& body = call.request.body;
+  if (call.kind == ReplyKind::kMessages) return parse_messages_request(body, limits_, config_.defaults, false);
+  if (call.kind != ReplyKind::kResponses) return parse_chat_request(body, limits_, config_.defaults);
+  auto parsed = parse_responses_request(body, limits_, config_.defaults);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
+  auto& request = std::get<ResponsesRequest>(parsed);
+  setup.head.echo = std::move(request.echo);
+  return std::move(request.chat);
 }
 
 std::optional<ApiError> OpenAiApi::prepare_chat(const Call& call, ReplySetup& setup) const {
-  auto parsed = parse_chat_request(call.request.body, limits_, config_.defaults);
+  auto parsed = parse_chat(call, setup);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
   auto& request = std::get<ChatRequest>(parsed);
   if (auto error = check_model(request.options.model)) return error;
+  if (auto error = apply_tool_use(request.prompt.tool_use, tool_calls_, request.options)) return error;
   auto ids = prompt_text_.chat_ids(request.prompt, request.options);
   if (const ApiError* error = std::get_if<ApiError>(&ids)) return *error;
   setup.prompts.push_back({std::get<std::vector<TokenId>>(std::move(ids)), {}, {}});
   setup.options = std::move(request.options);
-  return std::nullopt;
+  return ban_words(prompt_text_, setup.options);
 }
 
 std::optional<ApiError> OpenAiApi::prepare_completion(const Call& call, ReplySetup& setup) const {
@@ -257,7 +382,57 @@ std::optional<ApiError> OpenAiApi::prepare_completion(const Call& call, ReplySet
   }
   setup.echo = request.echo;
   setup.options = std::move(request.options);
+  return ban_words(prompt_text_, setup.options);
+}
+
+void OpenAiApi::embed(const std::shared_ptr<Call>& call) {
+  EmbeddingSetup setup;
+  auto error = prepare_embedding(*call, setup);
+  if (!error) error = obey_headers(*call, setup.request.input.options);
+  if (error) {
+    refuse(*call, *error);
+    return;
+  }
+  setup.endpoint = call->endpoint;
+  setup.request_id = call->request_id;
+  setup.tenant = call->tenant;
+  setup.trace = trace_of(call->request);
+  setup.id = "embd-" + call->id;
+  setup.created = std::time(nullptr);
+  const std::string& model = setup.request.input.options.model;
+  setup.model = model.empty() ? config_.served_names[0] : model;
+  setup.arrival_ns = call->arrival_ns;
+  setup.ticket = std::move(call->ticket);
+  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms};
+  auto reply = std::make_shared<EmbeddingReply>(context, std::move(setup), call->writer);
+  call->writer->post([reply] { reply->start(); });
+}
+
+std::optional<ApiError> OpenAiApi::prepare_embedding(const Call& call, EmbeddingSetup& setup) const {
+  auto parsed = parse_embedding_request(call.request.body, limits_, config_.pooling);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
+  setup.request = std::get<EmbeddingRequest>(std::move(parsed));
+  CompletionRequest& input = setup.request.input;
+  if (auto error = check_model(input.options.model)) return error;
+  for (size_t i = 0; i < input.prompts.size(); ++i) {
+    auto prompt = prompt_text_.completion_prompt(input, i, "input");
+    if (const ApiError* error = std::get_if<ApiError>(&prompt)) return *error;
+    setup.inputs.push_back(std::move(std::get<ReplyPrompt>(prompt).ids));
+    auto room = prompt_text_.room_for(setup.inputs.back().size(), input.options);
+    if (ApiError* error = std::get_if<ApiError>(&room)) {
+      error->param = "input";
+      return *error;
+    }
+  }
+  input.prompts.clear();
   return std::nullopt;
+}
+
+void OpenAiApi::reset_prefix_cache(Call& call) const {
+  if (generator_.reset_prefix_cache()) return answer(call, R"({"status":"ok"})");
+  refuse(call, {501, "not_implemented_error",
+                "a gateway has no prefix cache, and does not reach those of its nodes: restart a node to empty its own",
+                {}, {}, 0});
 }
 
 void OpenAiApi::tokenize(Call& call) const {
@@ -291,6 +466,18 @@ void OpenAiApi::detokenize(Call& call) const {
   if (auto error = check_model(request.model)) return refuse(call, *error);
   JsonWriter json;
   json.begin_object().key("prompt").string(model_.tokenizer.decode(request.tokens, false));
+  answer(call, json.end_object().take());
+}
+
+void OpenAiApi::count_tokens(Call& call) const {
+  auto parsed = parse_messages_request(call.request.body, limits_, config_.defaults, true);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return refuse(call, *error);
+  const auto& request = std::get<ChatRequest>(parsed);
+  if (auto error = check_model(request.options.model)) return refuse(call, *error);
+  const auto ids = prompt_text_.chat_ids(request.prompt, request.options);
+  if (const ApiError* error = std::get_if<ApiError>(&ids)) return refuse(call, *error);
+  JsonWriter json;
+  json.begin_object().key("input_tokens").unsigned_integer(std::get<std::vector<TokenId>>(ids).size());
   answer(call, json.end_object().take());
 }
 

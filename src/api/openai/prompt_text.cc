@@ -57,6 +57,12 @@ std::optional<ApiError> PromptText::check_text_size(size_t size_bytes) const {
 
 Parsed<std::vector<TokenId>> PromptText::chat_ids(const ChatPrompt& prompt, const GenerationOptions& options) const {
   const text::ChatTemplate* chat_template = model_.template_for(prompt.tools.has_value());
+  if (!chat_template && !model_.template_error.empty()) {
+    return invalid_request("messages",
+                           "the model's chat template can not be compiled: " + model_.template_error +
+                               "; start the server with --chat-template FILE, or use /v1/completions",
+                           "no_chat_template");
+  }
   if (!chat_template) {
     return invalid_request("messages",
                            "the model has no chat template; start the server with --chat-template FILE, or use "
@@ -74,9 +80,40 @@ Parsed<std::vector<TokenId>> PromptText::chat_ids(const ChatPrompt& prompt, cons
     return invalid_request("messages", "the chat template refuses the request: " + ids.error().message);
   }
   std::vector<TokenId> out = std::move(ids).value();
+  if (prompt.continue_final_message) {
+    if (auto error = cut_after_last_message(prompt, *chat_template, context, out)) return *error;
+  }
   if (out.empty()) return invalid_request("messages", "the messages give an empty prompt");
   truncate_left(out, options);
   return out;
+}
+
+// What the template writes after the last message begins, with most models, with a control token, so that its tokens
+// are the prompt's last ones. Where they are not, a cut would have to go through a token.
+std::optional<ApiError> PromptText::cut_after_last_message(const ChatPrompt& prompt,
+                                                           const text::ChatTemplate& chat_template,
+                                                           const std::string& context,
+                                                           std::vector<TokenId>& ids) const {
+  const auto refused = [](const char* why) { return invalid_request("continue_final_message", why); };
+  const JsonValue* content = prompt.messages.back().find("content");
+  std::string last = content && content->if_string() ? *content->if_string() : std::string();
+  last.erase(0, std::min(last.find_first_not_of(" \t\r\n"), last.size()));
+  auto rendered = chat_template.render(context);
+  if (!rendered) return api_error(rendered.error(), 0);
+  size_t end = rendered->rfind(last);
+  if (last.find_first_not_of(" \t\r\n") == std::string::npos) return refused("the last message has no text");
+  if (end == std::string::npos) {  // templates may strip it
+    last.erase(last.find_last_not_of(" \t\r\n") + 1);
+    end = rendered->rfind(last);
+  }
+  if (end == std::string::npos) return refused("the chat template does not show the last message as it is");
+  auto rest = model_.tokenizer.encode(rendered->substr(end + last.size()), {false, true});
+  if (!rest) return api_error(rest.error(), 0);
+  if (rest->size() > ids.size() || !std::equal(rest->rbegin(), rest->rend(), ids.rbegin())) {
+    return refused("the chat template ends a message in the middle of a token");
+  }
+  ids.resize(ids.size() - rest->size());
+  return std::nullopt;
 }
 
 Parsed<std::vector<TokenId>> PromptText::text_ids(const std::string& text, bool add_special,
@@ -86,7 +123,43 @@ Parsed<std::vector<TokenId>> PromptText::text_ids(const std::string& text, bool 
   return std::move(ids).value();
 }
 
-Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& request, size_t index) const {
+// vLLM's rule: a word is also banned as the tokens that it has after a space, where these are as many.
+Parsed<std::vector<std::vector<TokenId>>> PromptText::bad_word_ids(const std::vector<std::string>& words) const {
+  std::vector<std::vector<TokenId>> out;
+  for (const std::string& word : words) {
+    const std::string bare = word.substr(word.find_first_not_of(' '));
+    auto plain = model_.tokenizer.encode(bare);
+    if (!plain) return api_error(plain.error(), 0);
+    auto spaced = model_.tokenizer.encode(" " + bare);
+    if (!spaced) return api_error(spaced.error(), 0);
+    const bool has_other = plain->size() == spaced->size() && !spaced->empty() && spaced->front() != plain->front();
+    if (!plain->empty()) out.push_back(*plain);
+    if (has_other) out.push_back(*spaced);
+  }
+  return out;
+}
+
+// Prefix, suffix, middle: the order that models with such tokens are trained with. has_bos: `prompt` may begin with the
+// BOS that the model adds.
+Parsed<std::vector<TokenId>> PromptText::infill_ids(const std::string& suffix, std::vector<TokenId> prompt,
+                                                    const GenerationOptions& options, bool has_bos) const {
+  if (!model_.infill) {
+    return invalid_request("suffix", "the model has no tokens for it (<|fim_prefix|>, <|fim_suffix|>, <|fim_middle|>)");
+  }
+  auto after = text_ids(suffix, false, options.parse_special);
+  if (const ApiError* error = std::get_if<ApiError>(&after)) return *error;
+  const auto bos = model_.tokenizer.bos();
+  const auto begin = prompt.begin() + (has_bos && bos && !prompt.empty() && prompt.front() == *bos ? 1 : 0);
+  prompt.insert(begin, model_.infill->prefix);
+  prompt.push_back(model_.infill->suffix);
+  const auto& suffix_ids = std::get<std::vector<TokenId>>(after);
+  prompt.insert(prompt.end(), suffix_ids.begin(), suffix_ids.end());
+  prompt.push_back(model_.infill->middle);
+  return prompt;
+}
+
+Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& request, size_t index,
+                                                  const std::string& field) const {
   const TextOrIds& from = request.prompts[index];
   const GenerationOptions& options = request.options;
   ReplyPrompt prompt;
@@ -94,8 +167,9 @@ Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& reque
     prompt.ids = *given;
   } else {
     const std::string& text = std::get<std::string>(from);
-    if (auto error = check_text_size(text.size()); error && !options.truncate_prompt_tokens) {
-      error->param = "prompt";
+    const size_t size_bytes = text.size() + request.suffix.value_or("").size();
+    if (auto error = check_text_size(size_bytes); error && !options.truncate_prompt_tokens) {
+      error->param = field;
       return *error;
     }
     const bool adds_special = options.add_special_tokens.value_or(true);
@@ -104,9 +178,14 @@ Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& reque
     prompt.ids = std::get<std::vector<TokenId>>(std::move(ids));
     if (adds_special && adds_end_) prompt.ids.pop_back();
   }
+  if (request.suffix) {
+    auto ids = infill_ids(*request.suffix, std::move(prompt.ids), options, std::holds_alternative<std::string>(from));
+    if (const ApiError* error = std::get_if<ApiError>(&ids)) return *error;
+    prompt.ids = std::get<std::vector<TokenId>>(std::move(ids));
+  }
   if (prompt.ids.empty()) {
-    const std::string which = request.prompts.size() > 1 ? fmt::format("prompt[{}]", index) : "prompt";
-    return invalid_request("prompt", which + " is empty");
+    const std::string which = request.prompts.size() > 1 ? fmt::format("{}[{}]", field, index) : field;
+    return invalid_request(field, which + " is empty");
   }
   const size_t num_given = prompt.ids.size();
   truncate_left(prompt.ids, options);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "base/log.h"
 #include "serve/text/text_stop_rule.h"
@@ -12,6 +14,17 @@ namespace tandem::openai {
 namespace {
 
 constexpr uint64_t kSeedStride = 0x9E3779B97F4A7C15;  // seeds of different requests are far from each other's strides
+
+double mean_logprob(const std::vector<ShownToken>& tokens, size_t num_echoed) {
+  double sum = 0;
+  size_t count = 0;
+  for (size_t i = num_echoed; i < tokens.size(); ++i) {
+    if (!tokens[i].logprob) continue;
+    sum += tokens[i].logprob->logprob;
+    ++count;
+  }
+  return count > 0 ? sum / static_cast<double>(count) : 0;
+}
 
 }  // namespace
 
@@ -33,15 +46,17 @@ class Reply::Sink final : public sched::TokenSink {
 Reply::Reply(ReplyContext context, ReplySetup setup, std::shared_ptr<http::ResponseWriter> writer)
     : context_(context),
       setup_(std::move(setup)),
-      format_(context_.tokenizer, setup_.head, setup_.options),
+      shape_(make_reply_shape(context_.tokenizer, setup_.head, setup_.options)),
       writer_(std::move(writer)) {
   times_.arrival_ns = setup_.arrival_ns;
   num_cached_.resize(setup_.prompts.size());
+  prompt_logprobs_.resize(setup_.prompts.size());
   for (const ReplyPrompt& prompt : setup_.prompts) {
     usage_.num_prompt_tokens += prompt.ids.size();
     const size_t first_offset = num_code_points(prompt.echo_text);
     for (uint32_t i = 0; i < setup_.options.num_choices; ++i) {
-      choices_.push_back({Choice(context_.tokenizer, setup_.options, prompt.ids, first_offset), {}, {}, false, 0, {}});
+      choices_.push_back(
+          {Choice(context_.tokenizer, setup_.options, prompt.ids, first_offset), {}, {}, {}, false, 0, {}});
     }
   }
 }
@@ -57,20 +72,23 @@ sched::Request Reply::request_for(size_t prompt) const {
   request.sampling = options.sampling;
   // The same prompt twice in a list gets two answers, but for a seed that the client has chosen.
   request.sampling.seed = setup_.seed + (options.seed ? 0 : prompt * kSeedStride);
+  // The best of more are chosen by it, whether or not it is shown.
+  const bool chooses = options.num_choices > options.num_shown;
+  request.sampling.num_logprobs = std::max(options.sampling.num_logprobs, chooses ? 0 : -1);
   request.num_choices = options.num_choices;
   request.max_tokens = setup_.max_tokens[prompt];
   request.min_tokens = static_cast<uint32_t>(std::min<uint64_t>(options.min_tokens, request.max_tokens));
   request.ignore_eos = options.ignore_eos;
   request.stop_token_ids = options.stop_token_ids;
-  if (shows_echo_tokens())
-    request.prompt_logprobs = options.sampling.num_logprobs;
-  else if (request.max_tokens == 0)
-    request.prompt_logprobs = 0;
+  request.prompt_logprobs = options.prompt_logprobs;
+  if (shows_echo_tokens()) request.prompt_logprobs = std::max(request.prompt_logprobs, options.sampling.num_logprobs);
+  if (request.max_tokens == 0) request.prompt_logprobs = std::max(request.prompt_logprobs, 0);
   request.priority = options.priority;
   if (options.deadline_ms > 0) {
     request.deadline_ns = setup_.arrival_ns + static_cast<int64_t>(options.deadline_ms * 1e6);
   }
   request.cache_salt = options.cache_salt;
+  request.grammar = options.grammar;
   if (!options.stops.empty()) {
     request.stop_strings = options.stops;
     request.shows_special = !options.skip_special;
@@ -78,6 +96,10 @@ sched::Request Reply::request_for(size_t prompt) const {
     request.make_stop_rule = [&tokenizer = context_.tokenizer, shown, ids = request.prompt] {
       return std::make_unique<text::TextStopRule>(tokenizer, shown, ids);
     };
+  }
+  if (options.grammar) {
+    request.grammar = options.grammar;
+    request.make_token_mask = context_.grammars->masks_of(*options.grammar);
   }
   return request;
 }
@@ -91,7 +113,7 @@ void Reply::start() {
       return;
     }
     requests_.push_back(*submitted);
-    context_.metrics.observe_start(setup_.prompts[i].ids.size(), setup_.options.num_choices, setup_.max_tokens[i]);
+    context_.metrics.observe_start(setup_.prompts[i].ids.size(), setup_.options.num_shown, setup_.max_tokens[i]);
   }
   is_started_ = true;
   if (setup_.options.is_stream) {
@@ -100,7 +122,7 @@ void Reply::start() {
                                    {"Cache-Control", "no-cache"},
                                    {"X-Accel-Buffering", "no"},
                                    {"X-Request-Id", setup_.request_id}};
-    writer_->begin_stream(200, headers, {context_.ping_interval_ms, ": ping\n\n"});
+    writer_->begin_stream(200, headers, {context_.ping_interval_ms, shape_->ping()});
   }
   writer_->on_disconnect([weak = weak_from_this()] {
     const auto reply = weak.lock();
@@ -127,6 +149,9 @@ void Reply::on_update(size_t prompt, sched::Update update) {
   if (update.error) {
     fail(api_error(*update.error, context_.generator.load().retry_after_s), {});
     return;
+  }
+  if (setup_.options.prompt_logprobs >= 0 && !update.prompt_logprobs.empty()) {
+    prompt_logprobs_[prompt] = update.prompt_logprobs;
   }
   const bool has_begun = choices_[prompt * setup_.options.num_choices].has_begun;
   const bool brings_echo = !update.prompt_logprobs.empty() || !update.deltas.empty();  // one token has no logprobs
@@ -162,7 +187,7 @@ void Reply::take_delta(size_t prompt, sched::ChoiceDelta delta, std::string& eve
   if (!state.choice.is_finished()) return;
   context_.metrics.observe_choice_end(state.choice.finish_reason(), state.choice.num_tokens(), state.times);
   if (setup_.options.is_stream && !state.choice.is_cancelled()) {
-    events += format_.end_event(index, {state.choice.finish_reason(), state.choice.stop_reason()}, usage_);
+    events += shape_->end_event(index, {state.choice.answer_reason(), state.choice.stop_reason()}, usage_);
   }
 }
 
@@ -177,12 +202,12 @@ void Reply::begin_choice(size_t prompt, size_t index, std::string& events) {
   if (!setup_.options.is_stream) {
     state.text = from.echo_text + state.text;
   } else if (setup_.head.is_chat) {
-    events += format_.role_event(index, usage_, ids);
+    events += shape_->role_event(index, usage_, ids);
   } else if (setup_.echo) {
-    events += format_.tokens_event(index, from.echo_text, state.tokens, usage_, ids);
+    events += shape_->tokens_event(index, from.echo_text, state.tokens, usage_, ids);
     state.tokens.clear();
   } else if (ids) {
-    events += format_.tokens_event(index, {}, {}, usage_, ids);
+    events += shape_->tokens_event(index, {}, {}, usage_, ids);
   }
 }
 
@@ -192,7 +217,11 @@ void Reply::take_echo(size_t prompt, std::vector<sched::TokenLogprob> logprobs, 
   for (size_t i = 0; i < shown.size(); ++i) {
     shown[i].id = from.ids[i];
     shown[i].text_offset = from.offsets[i];
-    if (i > 0 && i - 1 < logprobs.size()) shown[i].logprob = std::move(logprobs[i - 1]);
+    if (i == 0 || i - 1 >= logprobs.size()) continue;
+    sched::TokenLogprob& logprob = shown[i].logprob.emplace(std::move(logprobs[i - 1]));
+    // There are more when prompt_logprobs asked for more.
+    const auto num_top = static_cast<size_t>(setup_.options.sampling.num_logprobs);
+    if (logprob.top.size() > num_top) logprob.top.resize(num_top);
   }
   const size_t first = prompt * setup_.options.num_choices;
   for (size_t i = 0; i < setup_.options.num_choices; ++i) {
@@ -207,13 +236,18 @@ void Reply::show(size_t index, std::vector<ShownToken> shown, std::string& event
   for (ShownToken& token : shown) {
     if (!options.is_stream) {
       state.text += token.text;
+      for (const text::AnswerPiece& piece : token.pieces) append_piece(state.parts, piece);
       state.tokens.push_back(std::move(token));
+      continue;
+    }
+    if (options.tool_calls) {
+      events += shape_->pieces_events(index, token, usage_);
       continue;
     }
     // The token that ended the choice need not be shown by itself.
     const bool is_silent_end = state.choice.is_finished() && &token == &shown.back() && token.text.empty();
     if (is_silent_end && !token.logprob && !options.return_token_ids) continue;
-    events += format_.tokens_event(index, token.text, {&token, 1}, usage_, nullptr);
+    events += shape_->tokens_event(index, token.text, {&token, 1}, usage_, nullptr);
   }
 }
 
@@ -239,8 +273,7 @@ void Reply::complete(std::string events) {
     return;
   }
   if (setup_.options.is_stream) {
-    if (setup_.options.include_usage) events += format_.usage_event(usage_);
-    events += ReplyFormat::done_event();
+    events += shape_->last_events(usage_);
     writer_->write(std::move(events));
     writer_->end();
   } else {
@@ -252,35 +285,55 @@ void Reply::complete(std::string events) {
   finish(200);
 }
 
+// With best_of, of each prompt the n choices of the highest mean logprob, best first.
+std::vector<size_t> Reply::shown_choices() const {
+  const size_t num_choices = setup_.options.num_choices, num_shown = setup_.options.num_shown;
+  std::vector<size_t> shown;
+  std::vector<double> scores;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const size_t num_echoed = shows_echo_tokens() ? setup_.prompts[i / num_choices].ids.size() : 0;
+    scores.push_back(num_shown < num_choices ? mean_logprob(choices_[i].tokens, num_echoed) : 0);
+  }
+  for (size_t first = 0; first < choices_.size(); first += num_choices) {
+    std::vector<size_t> order(num_choices);
+    std::iota(order.begin(), order.end(), first);
+    std::ranges::stable_sort(order, std::greater(), [&scores](size_t i) { return scores[i]; });
+    shown.insert(shown.end(), order.begin(), order.begin() + static_cast<ptrdiff_t>(num_shown));
+  }
+  return shown;
+}
+
 void Reply::send_whole() {
   std::vector<WholeChoice> wholes;
-  for (size_t i = 0; i < choices_.size(); ++i) {
+  for (const size_t i : shown_choices()) {
     ChoiceState& state = choices_[i];
+    const size_t prompt = i / setup_.options.num_choices;
     WholeChoice& whole = wholes.emplace_back();
     whole.text = std::move(state.text);
-    whole.prompt = &setup_.prompts[i / setup_.options.num_choices].ids;
+    whole.parts = std::move(state.parts);
+    whole.prompt = &setup_.prompts[prompt].ids;
+    if (setup_.options.prompt_logprobs >= 0) whole.prompt_logprobs = &prompt_logprobs_[prompt];
     const size_t num_echoed = shows_echo_tokens() ? whole.prompt->size() : 0;
     for (size_t t = num_echoed; t < state.tokens.size(); ++t) {
       if (state.tokens[t].id >= 0) whole.ids.push_back(state.tokens[t].id);
     }
     whole.tokens = std::move(state.tokens);
-    whole.end = {state.choice.finish_reason(), state.choice.stop_reason()};
+    whole.end = {state.choice.answer_reason(), state.choice.stop_reason()};
   }
   writer_->send(200, {{"Content-Type", "application/json"}, {"X-Request-Id", setup_.request_id}},
-                format_.whole(wholes, usage_));
+                shape_->whole(wholes, usage_));
 }
 
 void Reply::fail(const ApiError& error, std::string events) {
   cancel_all();
   if (is_started_ && setup_.options.is_stream) {
-    events += ReplyFormat::error_event(error);
-    events += ReplyFormat::done_event();
+    events += shape_->error_events(error);
     writer_->write(std::move(events));
     writer_->end();
   } else {
     http::Headers headers = error_headers(error);
     headers.emplace_back("X-Request-Id", setup_.request_id);
-    writer_->send(error.status, std::move(headers), error_json(error));
+    writer_->send(error.status, std::move(headers), error_body(setup_.head.kind, error));
   }
   finish(error.status);
 }

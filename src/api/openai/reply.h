@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "api/openai/front_metrics.h"
-#include "api/openai/reply_format.h"
+#include "api/openai/reply_shape.h"
 #include "base/clock.h"
 #include "net/http/http_types.h"
 #include "serve/engine/generator.h"
+#include "serve/text/grammar_compiler.h"
 
 namespace tandem::openai {
 
@@ -25,6 +26,7 @@ struct ReplyContext {
   FrontMetrics& metrics;
   const Clock& clock;
   int64_t ping_interval_ms = 15'000;
+  text::GrammarCompiler* grammars = nullptr;  // needed only by requests that have a grammar
 };
 
 struct ReplyPrompt {
@@ -37,7 +39,7 @@ struct ReplySetup {
   std::string endpoint;    // for metrics and log
   std::string request_id;  // the client's or ours; echoed and logged, never relied on
   std::string tenant;
-  TraceContext trace;      // of the first prompt; the others' spans are beside it
+  TraceContext trace;  // of the first prompt; the others' spans are beside it
   ReplyHead head;
   GenerationOptions options;
   std::vector<ReplyPrompt> prompts;
@@ -60,6 +62,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
     Choice choice;
     std::vector<ShownToken> tokens;  // whole answers keep them
     std::string text;
+    std::vector<text::AnswerPart> parts;
     bool has_begun = false;  // its first event is out
     int64_t last_token_ns = 0;
     RequestTimes times;
@@ -75,6 +78,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
   void measure(ChoiceState& state, bool is_first);
   void complete(std::string events);
   void send_whole();
+  std::vector<size_t> shown_choices() const;
   void fail(const ApiError& error, std::string events);
   void cancel_all();
   void finish(int status);
@@ -82,13 +86,14 @@ class Reply : public std::enable_shared_from_this<Reply> {
 
   ReplyContext context_;
   ReplySetup setup_;
-  ReplyFormat format_;
+  std::unique_ptr<ReplyShape> shape_;
   std::shared_ptr<http::ResponseWriter> writer_;
   std::vector<ChoiceState> choices_;
   std::vector<sched::RequestId> requests_;
   std::vector<std::pair<size_t, sched::Update>> early_;  // updates that came while requests were being submitted
   Usage usage_;
   std::vector<uint32_t> num_cached_;  // tokens of each prompt that were in the prefix cache
+  std::vector<std::vector<sched::TokenLogprob>> prompt_logprobs_;  // by prompt; where the answer shows them
   RequestTimes times_;
   size_t num_prompts_done_ = 0;
   bool is_started_ = false;

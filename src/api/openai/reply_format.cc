@@ -4,10 +4,14 @@
 
 #include <algorithm>
 
+#include "api/openai/prompt_logprobs.h"
+#include "api/openai/tool_use.h"
 #include "base/utf8.h"
 
 namespace tandem::openai {
 namespace {
+
+constexpr std::string_view kDone = "data: [DONE]\n\n";
 
 // JSON has no infinity; clients expect a number.
 float finite_logprob(float logprob) { return std::max(logprob, -9999.0f); }
@@ -29,7 +33,7 @@ void write_ids(JsonWriter& json, std::span<const TokenId> ids) {
   json.end_array();
 }
 
-std::string event(std::string_view json) { return fmt::format("data: {}\n\n", json); }
+std::string event(std::string_view json) { return sse_event({}, json); }
 
 }  // namespace
 
@@ -43,8 +47,7 @@ void ReplyFormat::begin(JsonWriter& json, bool is_chunk) const {
   json.key("choices").begin_array();
 }
 
-std::string ReplyFormat::finish_chunk(JsonWriter& json, const Usage& usage,
-                                      const std::vector<TokenId>* prompt) const {
+std::string ReplyFormat::finish_chunk(JsonWriter& json, const Usage& usage, const std::vector<TokenId>* prompt) const {
   json.end_array();
   if (prompt) {
     json.key("prompt_token_ids");
@@ -59,7 +62,7 @@ std::string ReplyFormat::finish_chunk(JsonWriter& json, const Usage& usage,
   return event(json.end_object().text());
 }
 
-std::string ReplyFormat::role_event(size_t choice, const Usage& usage, const std::vector<TokenId>* prompt) const {
+std::string ReplyFormat::role_event(size_t choice, const Usage& usage, const std::vector<TokenId>* prompt) {
   JsonWriter json;
   begin(json, true);
   json.begin_object().key("index").unsigned_integer(choice);
@@ -69,7 +72,7 @@ std::string ReplyFormat::role_event(size_t choice, const Usage& usage, const std
 }
 
 std::string ReplyFormat::tokens_event(size_t choice, std::string_view text, std::span<const ShownToken> tokens,
-                                      const Usage& usage, const std::vector<TokenId>* prompt) const {
+                                      const Usage& usage, const std::vector<TokenId>* prompt) {
   JsonWriter json;
   begin(json, true);
   json.begin_object().key("index").unsigned_integer(choice);
@@ -77,6 +80,47 @@ std::string ReplyFormat::tokens_event(size_t choice, std::string_view text, std:
     json.key("delta").begin_object().key("content").string(text).end_object();
   else
     json.key("text").string(text);
+  return finish_tokens(json, tokens, usage, prompt);
+}
+
+std::string ReplyFormat::pieces_events(size_t choice, const ShownToken& token, const Usage& usage) {
+  std::string events;
+  const auto add = [&](const text::AnswerPiece* piece, std::span<const ShownToken> tokens) {
+    JsonWriter json;
+    begin(json, true);
+    json.begin_object().key("index").unsigned_integer(choice).key("delta").begin_object();
+    if (piece) write_piece(json, choice, *piece);
+    json.end_object();
+    events += finish_tokens(json, tokens, usage, nullptr);
+  };
+  if (token.pieces.empty() && (token.logprob || options_.return_token_ids)) add(nullptr, {&token, 1});
+  // The token itself stands in its first chunk.
+  for (size_t i = 0; i < token.pieces.size(); ++i) {
+    add(&token.pieces[i], i == 0 ? std::span(&token, 1) : std::span<const ShownToken>());
+  }
+  return events;
+}
+
+std::string ReplyFormat::call_id(size_t choice, size_t call) const {
+  return tool_call_id("call_", head_.id, choice, call, options_.tool_calls->has_short_ids);
+}
+
+void ReplyFormat::write_piece(JsonWriter& json, size_t choice, const text::AnswerPiece& piece) const {
+  if (piece.kind == text::AnswerPiece::Kind::kContent) {
+    json.key("content").string(piece.text);
+    return;
+  }
+  const bool is_start = piece.kind == text::AnswerPiece::Kind::kCall;
+  json.key("tool_calls").begin_array().begin_object().key("index").unsigned_integer(piece.call);
+  if (is_start) json.key("id").string(call_id(choice, piece.call)).key("type").string("function");
+  json.key("function").begin_object();
+  if (is_start) json.key("name").string(piece.text);
+  json.key("arguments").string(is_start ? std::string_view() : piece.text).end_object();
+  json.end_object().end_array();
+}
+
+std::string ReplyFormat::finish_tokens(JsonWriter& json, std::span<const ShownToken> tokens, const Usage& usage,
+                                       const std::vector<TokenId>* prompt) const {
   json.key("logprobs");
   write_logprobs(json, tokens);
   json.key("finish_reason").null();
@@ -95,7 +139,7 @@ std::string ReplyFormat::tokens_event(size_t choice, std::string_view text, std:
   return finish_chunk(json, usage);
 }
 
-std::string ReplyFormat::end_event(size_t choice, const ChoiceEnd& end, const Usage& usage) const {
+std::string ReplyFormat::end_event(size_t choice, const ChoiceEnd& end, const Usage& usage) {
   JsonWriter json;
   begin(json, true);
   json.begin_object().key("index").unsigned_integer(choice);
@@ -116,20 +160,41 @@ std::string ReplyFormat::usage_event(const Usage& usage) const {
   return event(json.end_object().text());
 }
 
-std::string ReplyFormat::error_event(const ApiError& error) { return event(error_json(error)); }
+std::string ReplyFormat::last_events(const Usage& usage) {
+  return (options_.include_usage ? usage_event(usage) : std::string()) + std::string(kDone);
+}
 
-std::string ReplyFormat::whole(const std::vector<WholeChoice>& choices, const Usage& usage) const {
+std::string ReplyFormat::error_events(const ApiError& error) { return event(error_json(error)) + std::string(kDone); }
+
+void ReplyFormat::write_message(JsonWriter& json, size_t index, const WholeChoice& choice) const {
+  const bool has_calls = std::ranges::any_of(choice.parts, &text::AnswerPart::is_call);
+  json.key("message").begin_object().key("role").string("assistant").key("content");
+  if (has_calls && choice.text.empty())
+    json.null();
+  else
+    json.string(choice.text);
+  if (has_calls) json.key("tool_calls").begin_array();
+  size_t num_calls = 0;
+  for (const text::AnswerPart& part : choice.parts) {
+    if (!part.is_call) continue;
+    json.begin_object().key("id").string(call_id(index, num_calls++)).key("type").string("function");
+    json.key("function").begin_object().key("name").string(part.name);
+    json.key("arguments").string(part.text).end_object().end_object();
+  }
+  if (has_calls) json.end_array();
+  json.end_object();
+}
+
+std::string ReplyFormat::whole(const std::vector<WholeChoice>& choices, const Usage& usage) {
   JsonWriter json;
   begin(json, false);
   for (size_t i = 0; i < choices.size(); ++i) {
     const WholeChoice& choice = choices[i];
     json.begin_object().key("index").unsigned_integer(i);
-    if (head_.is_chat) {
-      json.key("message").begin_object().key("role").string("assistant");
-      json.key("content").string(choice.text).end_object();
-    } else {
+    if (head_.is_chat)
+      write_message(json, i, choice);
+    else
       json.key("text").string(choice.text);
-    }
     json.key("logprobs");
     write_logprobs(json, choice.tokens);
     json.key("finish_reason").string(choice.end.reason).key("stop_reason").value(choice.end.stop_reason);
@@ -141,10 +206,14 @@ std::string ReplyFormat::whole(const std::vector<WholeChoice>& choices, const Us
       json.key("prompt_token_ids");
       write_ids(json, *choice.prompt);
     }
+    if (choice.prompt_logprobs && !head_.is_chat) write_prompt_logprobs(json, tokenizer_, *choice.prompt_logprobs);
     json.end_object();
   }
   json.end_array().key("usage");
   write_usage(json, usage);
+  if (choices.front().prompt_logprobs && head_.is_chat) {
+    write_prompt_logprobs(json, tokenizer_, *choices.front().prompt_logprobs);
+  }
   if (options_.return_token_ids && head_.is_chat) {
     json.key("prompt_token_ids");
     write_ids(json, *choices.front().prompt);

@@ -1,7 +1,7 @@
 #pragma once
 // ReplyFormat: the JSON of answers, whole or as server-sent events, of chat and of plain completions.
 //
-// Immutable; any thread. Source of the shapes: the public OpenAI API; token_ids, prompt_token_ids and stop_reason as
+// Remembers nothing. Source of the shapes: the public OpenAI API; token_ids, prompt_token_ids and stop_reason as
 // vLLM has them.
 
 #include <span>
@@ -9,61 +9,35 @@
 #include <string_view>
 #include <vector>
 
-#include "api/openai/api_error.h"
-#include "api/openai/choice.h"
-#include "serve/text/tokenizer.h"
+#include "api/openai/reply_shape.h"
 
 namespace tandem::openai {
 
-struct Usage {
-  uint64_t num_prompt_tokens = 0;
-  uint64_t num_completion_tokens = 0;
-  uint64_t num_cached_tokens = 0;
-};
-
-// How one choice ended.
-struct ChoiceEnd {
-  std::string_view reason;
-  JsonValue stop_reason;
-};
-
-// One choice of a whole answer.
-struct WholeChoice {
-  std::string text;
-  std::vector<ShownToken> tokens;  // of the echoed prompt too, when that is shown with logprobs
-  ChoiceEnd end;
-  const std::vector<TokenId>* prompt = nullptr;
-  std::vector<TokenId> ids;  // generated ones
-};
-
-struct ReplyHead {
-  bool is_chat = true;
-  std::string id;
-  int64_t created = 0;  // Unix seconds
-  std::string model;
-  std::string system_fingerprint;  // of the numerics: equal ones give equal answers. Empty: left out
-};
-
-class ReplyFormat {
+class ReplyFormat final : public ReplyShape {
  public:
   ReplyFormat(const text::Tokenizer& tokenizer, ReplyHead head, const GenerationOptions& options)
       : tokenizer_(tokenizer), head_(std::move(head)), options_(options) {}
 
-  std::string whole(const std::vector<WholeChoice>& choices, const Usage& usage) const;
+  std::string whole(const std::vector<WholeChoice>& choices, const Usage& usage) override;
 
-  // Events. `prompt`: its ids, in the choice's first event when they were asked for; else null. They stand in the
-  // choice, but in a chat beside the choices, which all have the same prompt.
-  std::string role_event(size_t choice, const Usage& usage, const std::vector<TokenId>* prompt) const;
-  // One token, or the echoed prompt's.
+  // The prompt's ids stand in the choice, but in a chat beside the choices, which all have the same prompt.
+  std::string role_event(size_t choice, const Usage& usage, const std::vector<TokenId>* prompt) override;
   std::string tokens_event(size_t choice, std::string_view text, std::span<const ShownToken> tokens, const Usage& usage,
-                           const std::vector<TokenId>* prompt) const;
-  std::string end_event(size_t choice, const ChoiceEnd& end, const Usage& usage) const;
-  std::string usage_event(const Usage& usage) const;
-  static std::string error_event(const ApiError& error);
-  static std::string_view done_event() { return "data: [DONE]\n\n"; }
+                           const std::vector<TokenId>* prompt) override;
+  std::string pieces_events(size_t choice, const ShownToken& token, const Usage& usage) override;
+  std::string end_event(size_t choice, const ChoiceEnd& end, const Usage& usage) override;
+  std::string last_events(const Usage& usage) override;
+  std::string error_events(const ApiError& error) override;
 
  private:
   void begin(JsonWriter& json, bool is_chunk) const;
+  std::string usage_event(const Usage& usage) const;
+  // After the delta or text: what else a choice's chunk says of these tokens, and the end of the chunk.
+  std::string finish_tokens(JsonWriter& json, std::span<const ShownToken> tokens, const Usage& usage,
+                            const std::vector<TokenId>* prompt) const;
+  void write_piece(JsonWriter& json, size_t choice, const text::AnswerPiece& piece) const;
+  void write_message(JsonWriter& json, size_t index, const WholeChoice& choice) const;
+  std::string call_id(size_t choice, size_t call) const;
   std::string finish_chunk(JsonWriter& json, const Usage& usage, const std::vector<TokenId>* prompt = nullptr) const;
   void write_chat_logprobs(JsonWriter& json, std::span<const ShownToken> tokens) const;
   void write_completion_logprobs(JsonWriter& json, std::span<const ShownToken> tokens) const;

@@ -12,40 +12,40 @@ namespace tandem::openai {
 namespace {
 
 // A list of texts, of ids, or of lists of ids: what the first item is, all must be.
-std::vector<TextOrIds> read_prompt_list(FieldReader& fields, const JsonValue::Array& list,
+std::vector<TextOrIds> read_prompt_list(FieldReader& fields, std::string_view name, const JsonValue::Array& list,
                                         const RequestLimits& limits) {
   std::vector<TextOrIds> prompts;
   if (list.empty())
-    fields.fail("prompt", "is empty");
+    fields.fail(name, "is empty");
   else if (list[0].is_number())
-    prompts.emplace_back(read_token_ids(fields, "prompt", list, limits.vocab_size));
+    prompts.emplace_back(read_token_ids(fields, name, list, limits.vocab_size));
   if (list.empty() || list[0].is_number()) return prompts;
   if (list.size() > limits.max_prompts) {
-    fields.fail("prompt", fmt::format("{} prompts, at most {} are allowed", list.size(), limits.max_prompts));
+    fields.fail(name, fmt::format("{} prompts, at most {} are allowed", list.size(), limits.max_prompts));
     return prompts;
   }
   for (const JsonValue& item : list) {
     if (list[0].if_string() && item.if_string()) {
       prompts.emplace_back(*item.if_string());
     } else if (list[0].if_array() && item.if_array()) {
-      prompts.emplace_back(read_token_ids(fields, "prompt", *item.if_array(), limits.vocab_size));
+      prompts.emplace_back(read_token_ids(fields, name, *item.if_array(), limits.vocab_size));
     } else {
-      fields.fail_kind("prompt", "a string, a list of strings, of token ids, or of lists of token ids", item);
+      fields.fail_kind(name, "a string, a list of strings, of token ids, or of lists of token ids", item);
     }
     if (fields.has_failed()) break;
   }
   return prompts;
 }
 
-std::vector<TextOrIds> read_prompts(FieldReader& fields, const RequestLimits& limits) {
-  const JsonValue* prompt = fields.get("prompt");
+std::vector<TextOrIds> read_prompts(FieldReader& fields, std::string_view name, const RequestLimits& limits) {
+  const JsonValue* prompt = fields.get(name);
   if (!prompt) {
-    fields.fail("prompt", "is missing");
+    fields.fail(name, "is missing");
     return {};
   }
   if (const std::string* text = prompt->if_string()) return {*text};
-  if (const JsonValue::Array* list = prompt->if_array()) return read_prompt_list(fields, *list, limits);
-  fields.fail_kind("prompt", "a string, a list of strings, of token ids, or of lists of token ids", *prompt);
+  if (const JsonValue::Array* list = prompt->if_array()) return read_prompt_list(fields, name, *list, limits);
+  fields.fail_kind(name, "a string, a list of strings, of token ids, or of lists of token ids", *prompt);
   return {};
 }
 
@@ -88,7 +88,9 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body, const RequestLimit
   request.options = read_options(fields, limits, defaults);
   read_chat_logprobs(fields, limits, request.options);
   request.prompt = read_chat_prompt(fields);
-  if (request.options.max_tokens == 0u) fields.fail("max_tokens", "expected an integer not below 1, got 0");
+  if (request.options.max_tokens == 0u && request.options.prompt_logprobs < 0) {
+    fields.fail("max_tokens", "expected an integer not below 1 (0 only with prompt_logprobs), got 0");
+  }
   if (fields.flag("echo", false)) fields.fail("echo", "is not supported for chat");
   return result_of(fields, std::move(request));
 }
@@ -100,17 +102,47 @@ Parsed<CompletionRequest> parse_completion_request(std::string_view body, const 
   FieldReader fields(std::get<JsonValue>(json));
   CompletionRequest request;
   request.options = read_options(fields, limits, defaults);
-  request.prompts = read_prompts(fields, limits);
+  request.prompts = read_prompts(fields, "prompt", limits);
   request.echo = fields.flag("echo", false);
   request.options.sampling.num_logprobs = static_cast<int32_t>(fields.integer("logprobs", -1, 0, limits.max_logprobs));
-  if (request.options.max_tokens == 0u && !request.echo) {
-    fields.fail("max_tokens", "expected an integer not below 1 (0 only with echo), got 0");
+  if (request.options.max_tokens == 0u && !request.echo && request.options.prompt_logprobs < 0) {
+    fields.fail("max_tokens", "expected an integer not below 1 (0 only with echo or prompt_logprobs), got 0");
   }
   if (request.prompts.size() * request.options.num_choices > limits.max_answers) {
     fields.fail("n", fmt::format("{} prompts with n = {} are over {} answers", request.prompts.size(),
                                  request.options.num_choices, limits.max_answers));
   }
-  if (!fields.text("suffix").empty()) fields.fail("suffix", "is not supported");
+  if (fields.get("suffix")) request.suffix = fields.text("suffix");
+  if (request.suffix && request.echo) fields.fail("suffix", "cannot be had with echo");
+  if (request.suffix && request.options.truncate_prompt_tokens) {
+    fields.fail("suffix", "cannot be had with truncate_prompt_tokens");
+  }
+  return result_of(fields, std::move(request));
+}
+
+Parsed<EmbeddingRequest> parse_embedding_request(std::string_view body, const RequestLimits& limits,
+                                                 sched::Pooling pooling) {
+  auto json = parse_body(body);
+  if (const ApiError* error = std::get_if<ApiError>(&json)) return *error;
+  FieldReader fields(std::get<JsonValue>(json));
+  EmbeddingRequest request;
+  request.input.options = read_prompt_options(fields);
+  request.input.options.max_tokens = 0;
+  request.input.prompts = read_prompts(fields, "input", limits);
+  request.pooling = pooling;
+  if (fields.get("pooling")) {
+    const std::string name = fields.text("pooling");
+    if (name != "last" && name != "mean") fields.fail("pooling", "expected \"last\" or \"mean\"");
+    request.pooling = name == "mean" ? sched::Pooling::kMean : sched::Pooling::kLast;
+  }
+  if (fields.get("encoding_format")) {
+    const std::string name = fields.text("encoding_format");
+    if (name != "float" && name != "base64") fields.fail("encoding_format", "expected \"float\" or \"base64\"");
+    request.is_base64 = name == "base64";
+  }
+  request.normalizes = fields.flag("normalize", true);
+  // Only models that were trained for it have embeddings whose first part is one as well.
+  if (fields.get("dimensions")) fields.fail("dimensions", "is not supported: this model's embeddings have one size");
   return result_of(fields, std::move(request));
 }
 

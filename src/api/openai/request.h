@@ -5,6 +5,7 @@
 // we do not do are refused. Source: the public OpenAI API, and the extensions that vLLM's clients send.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -14,6 +15,8 @@
 #include "base/json.h"
 #include "base/sampling_params.h"
 #include "serve/sched/grammar.h"
+#include "serve/sched/request.h"
+#include "serve/text/tool_call.h"
 
 namespace tandem::openai {
 
@@ -40,7 +43,8 @@ struct GenerationOptions {
   std::string model;        // empty: the served one
   SamplingParams sampling;  // seed is not set yet
   std::optional<uint64_t> seed;
-  uint32_t num_choices = 1;
+  uint32_t num_choices = 1;  // generated: best_of, or n
+  uint32_t num_shown = 1;    // n; of more choices those of the highest mean logprob
   std::optional<uint64_t> max_tokens;
   uint64_t min_tokens = 0;
   bool ignore_eos = false;
@@ -51,24 +55,41 @@ struct GenerationOptions {
   bool is_stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
+  int32_t prompt_logprobs = -1;  // -1: none; k: in the answer, each prompt token's and the k best there
+  std::vector<std::string> bad_words;
   bool return_token_ids = false;
   bool tokens_as_ids = false;  // "token_id:N" for a token's text in logprobs
   std::optional<bool> parse_special;
   std::optional<bool> add_special_tokens;
   std::optional<uint64_t> truncate_prompt_tokens;  // keep the last ones
   std::optional<sched::Grammar> grammar;  // the answer has to fit it
+  std::string grammar_param;              // the field that asks for it, for errors; empty: none in particular
+  // How calls are found in the answer; null: they are not looked for.
+  std::shared_ptr<const text::ToolCallRules> tool_calls;
   int32_t priority = 0;
   double deadline_ms = 0;  // from arrival; 0: none
   std::string cache_salt;
+  std::string request_id;  // what the client calls it, where no header says
+};
+
+// The tools that an answer may call. kNone: it calls none.
+struct ToolUse {
+  enum class Choice : uint8_t { kNone, kAuto, kRequired, kNamed };
+  Choice choice = Choice::kNone;
+  std::string named;        // kNamed: which
+  bool is_parallel = true;  // several calls in one answer
+  std::vector<text::ToolSpec> tools;
 };
 
 // What the chat template gets.
 struct ChatPrompt {
   JsonValue::Array messages;  // contents are strings, tool arguments are objects
   std::optional<JsonValue> tools;
+  ToolUse tool_use;
   std::optional<JsonValue> documents;
   JsonValue::Object template_variables;
   bool add_generation_prompt = true;
+  bool continue_final_message = false;  // the answer goes on where the last message ends
 };
 
 struct ChatRequest {
@@ -81,7 +102,15 @@ using TextOrIds = std::variant<std::string, std::vector<TokenId>>;
 struct CompletionRequest {
   GenerationOptions options;
   std::vector<TextOrIds> prompts;
+  std::optional<std::string> suffix;  // the answer goes between the prompt and it
   bool echo = false;
+};
+
+struct EmbeddingRequest {
+  CompletionRequest input;  // of the options those that prompts have
+  sched::Pooling pooling = sched::Pooling::kLast;
+  bool is_base64 = false;
+  bool normalizes = true;
 };
 
 struct TokenizeRequest {
@@ -110,6 +139,9 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body, const RequestLimit
                                        const SamplingDefaults& defaults);
 Parsed<CompletionRequest> parse_completion_request(std::string_view body, const RequestLimits& limits,
                                                    const SamplingDefaults& defaults);
+// pooling: where the request does not say.
+Parsed<EmbeddingRequest> parse_embedding_request(std::string_view body, const RequestLimits& limits,
+                                                 sched::Pooling pooling);
 Parsed<TokenizeRequest> parse_tokenize_request(std::string_view body);
 Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body, const RequestLimits& limits);
 

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <map>
+
+#include "api/openai/structured_output.h"
 
 namespace tandem::openai {
 namespace {
@@ -13,14 +16,13 @@ constexpr size_t kMaxStopBytes = 4 << 10;     // of one stop string
 constexpr size_t kMaxCacheSaltBytes = 1 << 10;  // kept with cached blocks
 constexpr size_t kMaxStopTokenIds = 1024;
 constexpr size_t kMaxLogitBias = 4096;
+constexpr size_t kMaxBadWords = 1024;
 
 // Fields that change the answer and that we do not do: ignoring them would give a wrong answer with status 200.
-constexpr std::string_view kRefusedFields[] = {
-    "structured_outputs", "guided_json",  "guided_regex",      "guided_choice",     "guided_grammar",  "grammar",
-    "json_schema",        "bad_words",    "logits_processors", "allowed_token_ids", "prompt_logprobs", "chat_template",
-    "functions",          "prompt_embeds"};
+constexpr std::string_view kRefusedFields[] = {"grammar",           "json_schema",   "functions",
+                                               "logits_processors", "chat_template", "prompt_embeds"};
 // The same, where only `true` asks for something.
-constexpr std::string_view kRefusedFlags[] = {"use_beam_search", "continue_final_message"};
+constexpr std::string_view kRefusedFlags[] = {"use_beam_search"};
 
 void refuse_what_we_do_not_do(FieldReader& fields) {
   for (std::string_view name : kRefusedFields) {
@@ -28,14 +30,6 @@ void refuse_what_we_do_not_do(FieldReader& fields) {
   }
   for (std::string_view name : kRefusedFlags) {
     if (fields.flag(name, false)) fields.fail(name, "is not supported");
-  }
-  const JsonValue* format = fields.get("response_format");
-  if (!format) return;
-  const JsonValue* type = format->find("type");
-  if (!format->if_object() || !type || !type->if_string()) {
-    fields.fail_kind("response_format", "an object with a string \"type\"", *format);
-  } else if (*type->if_string() != "text") {
-    fields.fail("response_format", fmt::format("type \"{}\" is not supported yet, only \"text\"", *type->if_string()));
   }
 }
 
@@ -75,6 +69,28 @@ void read_sampling(FieldReader& fields, const RequestLimits& limits, const Sampl
   sampling.presence_penalty = fields.number("presence_penalty", 0, {-2, 2});
   sampling.frequency_penalty = fields.number("frequency_penalty", 0, {-2, 2});
   sampling.logit_bias = read_logit_bias(fields, limits.vocab_size);
+  sampling.allowed = fields.token_ids("allowed_token_ids", limits.vocab_size, limits.vocab_size);
+  const JsonValue* allowed = fields.get("allowed_token_ids");
+  if (allowed && sampling.allowed.empty()) fields.fail("allowed_token_ids", "is empty");
+  std::ranges::sort(sampling.allowed);
+  sampling.allowed.erase(std::ranges::unique(sampling.allowed).begin(), sampling.allowed.end());
+}
+
+void read_choices(FieldReader& fields, const RequestLimits& limits, GenerationOptions& options) {
+  options.num_shown = static_cast<uint32_t>(fields.integer("n", 1, 1, limits.max_choices));
+  options.num_choices =
+      static_cast<uint32_t>(fields.integer("best_of", options.num_shown, 1, limits.max_choices));
+  if (options.num_choices < options.num_shown) {
+    fields.fail("best_of", fmt::format("{} is less than n, {}", options.num_choices, options.num_shown));
+  }
+  if (options.num_choices > options.num_shown && options.is_stream) {
+    fields.fail("best_of", "more than n cannot be streamed: which are best is known at the end");
+  }
+}
+
+void read_prompt_logprobs(FieldReader& fields, const RequestLimits& limits, GenerationOptions& options) {
+  options.prompt_logprobs = static_cast<int32_t>(fields.integer("prompt_logprobs", -1, 0, limits.max_logprobs));
+  if (options.prompt_logprobs >= 0 && options.is_stream) fields.fail("prompt_logprobs", "cannot be streamed");
 }
 
 std::optional<uint64_t> read_seed(FieldReader& fields) {
@@ -95,6 +111,10 @@ void read_stops(FieldReader& fields, const RequestLimits& limits, GenerationOpti
     if (stop.size() <= kMaxStopBytes) continue;
     fields.fail("stop", fmt::format("a string of {} bytes, at most {} are allowed", stop.size(), kMaxStopBytes));
   }
+  options.bad_words = fields.texts("bad_words", kMaxBadWords);
+  for (const std::string& word : options.bad_words) {
+    if (word.find_first_not_of(' ') == std::string::npos) fields.fail("bad_words", "holds an empty word");
+  }
   options.stop_token_ids = fields.token_ids("stop_token_ids", kMaxStopTokenIds, limits.vocab_size);
   options.include_stop = fields.flag("include_stop_str_in_output", false);
   options.skip_special = fields.flag("skip_special_tokens", true);
@@ -109,7 +129,6 @@ void read_lengths(FieldReader& fields, GenerationOptions& options) {
   if (options.max_tokens && options.min_tokens > *options.max_tokens) {
     fields.fail("min_tokens", fmt::format("{} is more than max_tokens, {}", options.min_tokens, *options.max_tokens));
   }
-  options.truncate_prompt_tokens = fields.optional_unsigned("truncate_prompt_tokens", 1);
 }
 
 void read_streaming(FieldReader& fields, GenerationOptions& options) {
@@ -139,28 +158,34 @@ SamplingDefaults read_defaults(FieldReader& fields, const SamplingDefaults& othe
 }
 
 GenerationOptions read_options(FieldReader& fields, const RequestLimits& limits, const SamplingDefaults& defaults) {
-  GenerationOptions options;
-  options.model = fields.text("model");
+  GenerationOptions options = read_prompt_options(fields);
   read_sampling(fields, limits, defaults, options.sampling);
   options.seed = read_seed(fields);
-  options.num_choices = static_cast<uint32_t>(fields.integer("n", 1, 1, limits.max_choices));
-  if (fields.get("best_of") && fields.integer("best_of", 1, 1, limits.max_choices) != options.num_choices) {
-    fields.fail("best_of", fmt::format("only the same as n, which is {}, is supported", options.num_choices));
-  }
   read_lengths(fields, options);
   read_stops(fields, limits, options);
   read_streaming(fields, options);
+  read_choices(fields, limits, options);
+  read_prompt_logprobs(fields, limits, options);
   options.return_token_ids = fields.flag("return_token_ids", false);
   options.tokens_as_ids = fields.flag("return_tokens_as_token_ids", false);
+  read_structured_output(fields, options);
+  refuse_what_we_do_not_do(fields);
+  return options;
+}
+
+GenerationOptions read_prompt_options(FieldReader& fields) {
+  GenerationOptions options;
+  options.model = fields.text("model");
   options.parse_special = fields.optional_flag("parse_special");
   options.add_special_tokens = fields.optional_flag("add_special_tokens");
+  options.truncate_prompt_tokens = fields.optional_unsigned("truncate_prompt_tokens", 1);
   options.priority = static_cast<int32_t>(fields.integer("priority", 0, INT32_MIN, INT32_MAX));
   options.deadline_ms = fields.number("deadline_ms", 0, {0, 1e9, true});
   options.cache_salt = fields.text("cache_salt");
   if (options.cache_salt.size() > kMaxCacheSaltBytes) {
     fields.fail("cache_salt", fmt::format("over {} bytes", kMaxCacheSaltBytes));
   }
-  refuse_what_we_do_not_do(fields);
+  options.request_id = fields.text("request_id");
   return options;
 }
 

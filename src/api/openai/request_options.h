@@ -11,6 +11,9 @@ SamplingDefaults read_defaults(FieldReader& fields, const SamplingDefaults& othe
 
 GenerationOptions read_options(FieldReader& fields, const RequestLimits& limits, const SamplingDefaults& defaults);
 
+// Those of them that say how prompts become tokens and how they are queued.
+GenerationOptions read_prompt_options(FieldReader& fields);
+
 // The body as an object, or 400.
 Parsed<JsonValue> parse_body(std::string_view body);
 

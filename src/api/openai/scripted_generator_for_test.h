@@ -94,6 +94,10 @@ class ScriptedGenerator final : public engine::Generator {
     Lock lock(mutex_);
     tokens_per_step_ = tokens;
   }
+  bool reset_prefix_cache() override {
+    ++num_resets;
+    return has_cache;
+  }
   std::vector<sched::Request> seen() const {
     Lock lock(mutex_);
     return seen_;
@@ -104,6 +108,8 @@ class ScriptedGenerator final : public engine::Generator {
   }
 
   std::atomic<size_t> num_cancelled{0};
+  std::atomic<size_t> num_resets{0};
+  std::atomic<bool> has_cache{true};
 
  private:
   struct LiveChoice {
@@ -158,6 +164,11 @@ class ScriptedGenerator final : public engine::Generator {
       update.scheduled_ns = clock_.now_ns();
       for (size_t i = 1; live.request.prompt_logprobs >= 0 && i < live.request.prompt.size(); ++i) {
         update.prompt_logprobs.push_back(scripted_logprob(live.request.prompt[i], live.request.prompt_logprobs));
+      }
+      // Made up; the first is of length 5.
+      if (live.request.pooling == sched::Pooling::kLast) update.embedding = {3, 4, 0};
+      if (live.request.pooling == sched::Pooling::kMean) {
+        update.embedding = {0, 3, static_cast<float>(live.request.prompt.size())};
       }
     }
     bool has_open = false;

@@ -141,6 +141,33 @@ TEST_CASE("DEP-06: before the model is there and while draining the server is al
   CHECK(testing::read_answer(running).status == 200);
 }
 
+TEST_CASE("the API's description names every path that is served, and is there without model or key") {
+  ApiConfig config = ApiServer::default_config();
+  config.keys = {{"alice", "k", 0}};
+  ApiServer server("ok", config);
+  const RawAnswer answer = server.get("/openapi.json");
+  CHECK(answer.status == 200);
+  CHECK(answer.header("Content-Type") == "application/json");
+  const JsonValue description = json_of(answer.body);
+  CHECK(text_at(description, "openapi") == "3.1.0");
+  const JsonValue::Object* paths = at(description, "paths").if_object();
+  REQUIRE(paths);
+  for (const auto& [path, methods] : *paths) {
+    CAPTURE(path);
+    for (const auto& [method, operation] : *methods.if_object()) {
+      std::string upper = method;
+      for (char& c : upper) c = static_cast<char>(std::toupper(c));
+      const std::string real = path == "/v1/models/{model}" ? "/v1/models/tiny" : path;
+      const RawAnswer got =
+          testing::fetch(server.port(), upper, real, upper == "POST" ? "{}" : "", "Authorization: Bearer k\r\n");
+      const bool is_there = real == "/server_info" || (got.status != 404 && got.status != 405);
+      CHECK_MESSAGE(is_there, got.body);
+      CHECK(operation.find("responses")->find("200") != nullptr);
+      if (got.status >= 400) CHECK(operation.find("responses")->find(std::to_string(got.status)) != nullptr);
+    }
+  }
+}
+
 TEST_CASE("the metrics that dashboards and load tools read count what happened") {
   ApiServer server("abc");
   server.complete(R"("prompt":"hello","n":2,"max_tokens":3)");

@@ -2,10 +2,13 @@
 
 #include <set>
 
+#include "api/openai/openapi.h"
+
 namespace tandem::openai {
 namespace {
 
-const std::set<std::string, std::less<>> kOwnPaths = {"/health", "/live", "/ping", "/version", "/metrics"};
+const std::set<std::string, std::less<>> kOwnPaths = {"/health",  "/live",    "/ping",
+                                                      "/version", "/metrics", "/openapi.json"};
 
 }  // namespace
 
@@ -30,6 +33,9 @@ ServingGate::ServingGate(const MetricRegistry& registry, std::string version)
     JsonWriter json;
     json.begin_object().key("version").string(version_).end_object();
     writer->send(200, {{"Content-Type", "application/json"}}, json.take());
+  });
+  router_.add("GET", "/openapi.json", [](http::HttpRequest, Writer writer) {
+    writer->send(200, {{"Content-Type", "application/json"}}, std::string(openapi_json()));
   });
   router_.add("GET", "/metrics", [this](http::HttpRequest, Writer writer) {
     writer->send(200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, registry_.exposition());

@@ -1,6 +1,7 @@
 #pragma once
 // ServingGate: the server's handler from its first moment on: while the model loads and while the server drains it
-// answers for the API. It knows the paths that work without a model: /health, /live, /ping, /version, /metrics.
+// answers for the API. It knows the paths that work without a model: /health, /live, /ping, /version, /metrics,
+// /openapi.json.
 
 #include <atomic>
 #include <memory>

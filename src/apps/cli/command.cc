@@ -34,8 +34,8 @@ CommandSpec serve_command() {
                    {"tandem serve ./llama --port 0 --served-model-name llama", "any free port, under another name"},
                    {"tandem serve ./m.gguf --kv-memory 8GiB --max-num-seqs 128", "room for more at once"},
                    {"TANDEM_API_KEY=secret tandem serve smollm2 --host 0.0.0.0", "for others, with a key"}},
-      .groups = {server_options(), scheduling_options(), queue_options(), text_options(), model_options(), kv_options(),
-                 general_options()},
+      .groups = {server_options(), embedding_options(), scheduling_options(), queue_options(), text_options(),
+                 model_options(), kv_options(), general_options()},
   };
 }
 

@@ -126,6 +126,11 @@ OptionGroup queue_options() {
           {
               {.name = "max-queue-length", .type = kInteger, .default_text = "256", .min = 0, .max = 1 << 20,
                .help = "Requests that may wait; more are answered 503. 0: no limit"},
+              {.name = "max-queue-tokens", .type = kInteger, .default_text = "0", .min = 0, .max = 1 << 30,
+               .help = "Prompt tokens that may wait; a request beyond is answered 503. 0: no limit"},
+              {.name = "max-queue-time", .type = kNumber, .default_text = "0", .min = 0, .max = 86400,
+               .help = "Seconds that the last in the queue would wait for its first step, as predicted; while it is "
+                       "more, requests are answered 503, or 429 where it is the key's own queue. 0: no limit"},
               {.name = "max-queue-per-key", .type = kInteger, .default_text = "0", .min = 0, .max = 1 << 20,
                .help = "Requests of one API key that may wait; more are answered 429. 0: no limit"},
           }};
@@ -142,14 +147,38 @@ OptionGroup server_options() {
               {.name = "api-key", .type = kTextList, .default_note = "none: open to all",
                .help = "Keys of which a client must send one as its bearer token. Better given as TANDEM_API_KEY: "
                        "other users of the machine can read a command line"},
+              {.name = "api-key-file", .default_note = "none",
+               .help = "File with keys, each with a name: lines of NAME KEY [weight=NUMBER] [max-concurrent=NUMBER]. "
+                       "When there is not enough for all, each key gets tokens by its weight (1 unless it says so)"},
+              {.name = "tls-cert", .default_note = "plain HTTP",
+               .help = "PEM file with the server's certificate, and those between it and its authority: clients come "
+                       "by https, TLS 1.2 or later"},
+              {.name = "tls-key", .default_note = "plain HTTP", .help = "PEM file with the certificate's key"},
+              {.name = "cors-origin", .type = kTextList, .default_note = "none",
+               .help = "Origins, such as https://chat.example, whose web pages may use the API in a browser; *: all"},
               {.name = "max-logprobs", .type = kInteger, .default_text = "64", .min = 0, .max = 1 << 20,
                .help = "Most log-probabilities a request may ask for per token"},
+              {.name = "ping-interval", .type = kNumber, .default_text = "15", .min = 0, .max = 3600,
+               .help = "Seconds after which a silent stream sends a comment, which keeps proxies from cutting it; 0: "
+                       "never"},
+              {.name = "tool-call-parser", .type = kChoice, .default_text = "auto",
+               .choices = {"auto", "hermes", "llama3", "mistral", "none"},
+               .help = "How the model writes tool calls; auto: as its chat template does"},
               {.name = "seed", .type = kInteger, .default_note = "another one each start", .min = 0,
                .help = "Where the seeds of requests without one come from"},
               {.name = "generation-config", .type = kChoice, .default_text = "auto", .choices = {"auto", "none"},
                .help = "Sampling of requests that leave it open. auto: as the model's generation_config.json says, "
                        "where there is one; none: temperature 1, all tokens"},
               drain_timeout(),
+          }};
+}
+
+OptionGroup embedding_options() {
+  return {"Embeddings",
+          {
+              {.name = "pooling", .type = kChoice, .default_text = "last", .choices = {"last", "mean"},
+               .help = "What embeddings are made of where a request does not say: the last token's hidden state, or "
+                       "the mean of all"},
           }};
 }
 
@@ -248,6 +277,8 @@ OptionGroup operator_options() {
           {
               {.name = "gateway", .default_note = "what `tandem up` of the cluster says",
                .help = "URL of the gateway, such as http://127.0.0.1:8000"},
+              {.name = "gateway-ca", .default_note = "the system's authorities",
+               .help = "PEM file with the authority of a gateway's certificate that is reached by https"},
               cluster_name(),
               admin_key_file("File with the gateway's admin key; on the gateway's machine none is needed"),
           }};

@@ -11,6 +11,7 @@ OptionGroup kv_options();
 OptionGroup scheduling_options();
 OptionGroup queue_options();
 OptionGroup server_options();
+OptionGroup embedding_options();
 OptionGroup up_options();          // of a cluster on this machine
 OptionGroup node_options();
 OptionGroup transfer_options();

@@ -14,6 +14,8 @@ std::optional<sched::Finish> finish_of(const handoff::TokenEntry& entry) {
       return sched::Finish{sched::FinishReason::kStop, entry.token, false};
     case handoff::Finish::kStopRule:
       return sched::Finish{sched::FinishReason::kStop, std::nullopt, true};
+    case handoff::Finish::kComplete:
+      return sched::Finish{sched::FinishReason::kStop, std::nullopt, false};
     case handoff::Finish::kLength:
       return sched::Finish{sched::FinishReason::kLength, std::nullopt, false};
   }
@@ -32,10 +34,11 @@ sched::ChoiceDelta& delta_of(sched::Update& update, uint32_t choice) {
 }  // namespace
 
 void ClientUpdates::open(sched::RequestId id, std::shared_ptr<sched::TokenSink> sink, uint32_t num_choices,
-                         bool wants_logprobs) {
+                         bool wants_logprobs, bool hides_tokens) {
   Client client;
   client.sink = std::move(sink);
   client.wants_logprobs = wants_logprobs;
+  client.hides_tokens = hides_tokens;
   client.is_finished.resize(num_choices);
   clients_.emplace(id, std::move(client));
 }
@@ -51,7 +54,16 @@ void ClientUpdates::add(sched::RequestId id, const handoff::TokenEntry& entry) {
   Client& client = it->second;
   if (!std::exchange(client.has_news, true)) changed_.push_back(id);
   client.num_cached_tokens = std::max(client.num_cached_tokens, entry.num_cached);
+  for (const handoff::PromptScore& score : entry.prompt_scores) {
+    client.update.prompt_logprobs.push_back({score.token, score.logprob, score.rank, score.top});
+  }
+  if (!entry.embedding.empty()) client.update.embedding = entry.embedding;
   sched::ChoiceDelta& delta = delta_of(client.update, entry.choice);
+  if (client.hides_tokens) {
+    delta.finish = sched::Finish{sched::FinishReason::kLength, std::nullopt, false};
+    client.is_finished[entry.choice] = 1;
+    return;
+  }
   delta.tokens.push_back(entry.token);
   if (client.wants_logprobs) delta.logprobs.push_back({entry.token, entry.logprob, entry.rank, entry.top});
   delta.finish = finish_of(entry);

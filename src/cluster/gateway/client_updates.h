@@ -14,7 +14,9 @@ namespace tandem::gateway {
 
 class ClientUpdates {
  public:
-  void open(sched::RequestId id, std::shared_ptr<sched::TokenSink> sink, uint32_t num_choices, bool wants_logprobs);
+  // hides_tokens: of a client who wants something of the prompt alone.
+  void open(sched::RequestId id, std::shared_ptr<sched::TokenSink> sink, uint32_t num_choices, bool wants_logprobs,
+            bool hides_tokens = false);
   void set_scheduled(sched::RequestId id, int64_t scheduled_ns);
 
   void add(sched::RequestId id, const handoff::TokenEntry& entry);
@@ -30,6 +32,7 @@ class ClientUpdates {
   struct Client {
     std::shared_ptr<sched::TokenSink> sink;
     bool wants_logprobs = false;
+    bool hides_tokens = false;
     std::vector<uint8_t> is_finished;  // by choice
     int64_t scheduled_ns = 0;
     uint32_t num_cached_tokens = 0;

@@ -52,8 +52,8 @@ class FakePeers {
 class FakeNode {
  public:
   FakeNode(std::string id, handoff::Role role, registry::Registry& registry, FakePeers& peers, uint64_t incarnation,
-           uint32_t credits)
-      : self_{std::move(id), incarnation}, role_(role), peers_(peers), credits_(credits) {
+           uint32_t credits, uint32_t proto = handoff::kProtoExtendedRequests)
+      : self_{std::move(id), incarnation}, role_(role), peers_(peers), credits_(credits), proto_(proto) {
     auto server = rpc::RpcServer::listen("127.0.0.1", 0, {}, inbox_);
     REQUIRE(static_cast<bool>(server));
     server_ = std::move(server).value();
@@ -115,13 +115,14 @@ class FakeNode {
   void on_message(const handoff::SessionMessage& message) {
     if (const auto* hello = std::get_if<handoff::Hello>(&message)) {
       handoff::Hello answer;
+      answer.proto = proto_;
       answer.from = self_;
       answer.session = hello->session;
       answer.role = role_;
       answer.role_epoch = 1;
       answer.capacity_blocks = 100;
       answer.private_blocks = 60;
-      answer.credits = credits_;
+      answer.credits = credits_, proto_;
       send(answer);
     } else if (const auto* reserve = std::get_if<handoff::Reserve>(&message)) {
       send(handoff::ReserveOk{reserve->request, reserve->attempt, 1, handoff::PartSet(), 2});

@@ -32,12 +32,11 @@ void GatewayLoop::take(Arrival arrival, Nanos now) {
   const handoff::RequestId id = id_of(arrival.id);
   const handoff::RequestState& state = arrival.state;
   clients_.open(arrival.id, std::move(arrival.sink), static_cast<uint32_t>(state.choices.size()),
-                state.sampling.num_logprobs >= 0);
+                state.sampling.num_logprobs >= 0, arrival.hides_tokens);
   metrics_.on_arrival(id, state.prompt.size(), now);
+  const role::Ask ask{arrival.deadline, arrival.priority, traceparent_of(arrival.trace), std::move(arrival.tenant)};
   timeline_.open(id, arrival.trace, now);
-  if (auto taken = policy_.submit(id, std::move(arrival.state), arrival.deadline, now, arrival.priority,
-                                   traceparent_of(arrival.trace));
-      !taken) {
+  if (auto taken = policy_.submit(id, std::move(arrival.state), now, ask); !taken) {
     metrics_.on_end(id);
     timeline_.end(id, "refused", now);
     clients_.end(arrival.id, std::move(taken).error());
@@ -174,7 +173,12 @@ void GatewayLoop::tick(Nanos now) {
   policy_.on_tick(now, outs);
   carry_out(outs, now);
   metrics_.on_levels(policy_, gate_.num_queued(), view_.num_mass_losses());
-  gate_.set_pace({metrics_.seconds_per_prefill_token(), 0});
+  metrics_.on_kv_usage(kv_usage());
+  engine::Pace pace;
+  pace.seconds_per_prefill_token = metrics_.seconds_per_prefill_token();
+  pace.step_seconds = metrics_.seconds_per_output_token();
+  pace.mean_output_tokens = metrics_.mean_output_tokens();
+  gate_.set_pace(pace);
 }
 
 void GatewayLoop::publish() {

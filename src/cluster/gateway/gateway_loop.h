@@ -22,7 +22,9 @@ struct Arrival {
   std::shared_ptr<sched::TokenSink> sink;
   handoff::Nanos deadline = INT64_MAX;
   int32_t priority = 0;
+  std::string tenant;
   TraceContext trace;
+  bool hides_tokens = false;  // the client wants none: see ClientUpdates::open
 };
 
 class GatewayLoop {

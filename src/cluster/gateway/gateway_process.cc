@@ -25,6 +25,8 @@ sched::SchedulerConfig admission_config(const GatewayProcessConfig& config) {
   admission.max_queue_length = config.max_queue_length;
   admission.max_queued_tokens = config.max_queued_tokens;
   admission.max_queued_per_tenant = config.max_queued_per_tenant;
+  admission.max_queue_s = config.max_queue_s;
+  admission.tenant_weights = config.policy.tenant_weights;
   return admission;
 }
 
@@ -53,6 +55,12 @@ class Process final : public GatewayProcess {
     auto id = admit(std::move(request), std::move(sink));
     if (!id) metrics_.reject();
     return id;
+  }
+
+  Status check_room(const std::string& tenant) override {
+    Status room = gate_.check_room(tenant);
+    if (!room) metrics_.reject();
+    return room;
   }
 
   void cancel(sched::RequestId request) override {
@@ -128,11 +136,13 @@ class Process final : public GatewayProcess {
     arrival.sink = std::move(sink);
     arrival.deadline = request.deadline_ns == 0 ? INT64_MAX : request.deadline_ns;
     arrival.priority = request.priority;
+    arrival.tenant = request.tenant;
     arrival.trace = request.trace.is_set() ? request.trace : new_trace();
     log_info("cluster/gateway", "a request",
              {{"request", std::to_string(static_cast<uint64_t>(id))},
               {"id", request.client_id},
               {"trace", trace_id_hex(arrival.trace)}});
+    arrival.hides_tokens = request.max_tokens == 0;
     arrival.state = state_of(std::move(request), config_.model_name, config_.limits.max_model_len);
     if (!mailbox_.try_push(std::move(arrival))) {
       gate_.end(id);

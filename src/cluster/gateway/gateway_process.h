@@ -1,6 +1,6 @@
 #pragma once
 // GatewayProcess: the gateway of a cluster as a Generator. Joins role::Gateway with control streams (net/rpc) to the
-// nodes that a registry names; what a client may ask of one process it may ask here, but for prompt_logprobs.
+// nodes that a registry names; what a client may ask of one process it may ask here.
 //
 // Two threads of its own: the gateway's, which owns the policy and the streams and publishes to the sinks, and the
 // registry's, which polls. Any thread may call.
@@ -28,6 +28,7 @@ struct GatewayProcessConfig {
   uint32_t max_queue_length = 256;
   uint64_t max_queued_tokens = 0;    // of prompts
   uint32_t max_queued_per_tenant = 0;
+  double max_queue_s = 0;            // predicted until the last of it has begun
 
   trace::SpanSink* spans = nullptr;  // gets the requests' timelines; outlives the process. Null: nobody wants them
 

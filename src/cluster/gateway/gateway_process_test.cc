@@ -37,8 +37,9 @@ class Rig {
   }
   ~Rig() { gateway->stop(); }
 
-  FakeNode& add(const std::string& id, Role role, uint64_t incarnation = 1, uint32_t credits = 4) {
-    nodes.push_back(std::make_unique<FakeNode>(id, role, registry, peers, incarnation, credits));
+  FakeNode& add(const std::string& id, Role role, uint64_t incarnation = 1, uint32_t credits = 4,
+                uint32_t proto = handoff::kProtoExtendedRequests) {
+    nodes.push_back(std::make_unique<FakeNode>(id, role, registry, peers, incarnation, credits, proto));
     return *nodes.back();
   }
   std::string state_of(const std::string& id) { return text_of(id, "state"); }
@@ -152,6 +153,7 @@ TEST_CASE("a request goes through a pair of nodes; its tokens come once, in orde
   request.stop_token_ids = {5};
   request.stop_strings = {"never", std::string("\xff", 1)};
   request.shows_special = true;
+  request.grammar = sched::Grammar{sched::GrammarKind::kLark, "start: /a+/"};
   request.sampling.temperature = 0.5f;
   request.sampling.presence_penalty = 0.25f;
   request.sampling.logit_bias = {{3, 1.5f}};
@@ -181,6 +183,8 @@ TEST_CASE("a request goes through a pair of nodes; its tokens come once, in orde
   CHECK(state.stop_token_ids == request.stop_token_ids);
   CHECK(state.stop_strings == request.stop_strings);
   CHECK(state.shows_special);
+  CHECK(state.grammar_kind == handoff::GrammarKind::kLark);
+  CHECK(state.grammar_source == "start: /a+/");
   CHECK(state.sampling.seed == 7);
   CHECK(state.sampling.temperature == 0.5f);
   CHECK(state.sampling.presence_penalty == 0.25f);
@@ -194,6 +198,30 @@ TEST_CASE("a request goes through a pair of nodes; its tokens come once, in orde
   CHECK(has_metric(rig, "tandem_gateway_bad_pairs 0"));
   CHECK(has_metric(rig, "tandem_gateway_unprotected_requests 0"));
   CHECK(has_metric(rig, "tandem_token_mismatch_total 0"));
+}
+
+// Fault seen: the request went to the node that does not know what a grammar is, and was answered without it.
+TEST_CASE("API-21 in a cluster: a request with a grammar goes to no node that is older than grammars") {
+  Rig rig;
+  rig.add("a0", Role::kMixed, 1, 4, 1);
+  rig.add("m1", Role::kMixed);
+  rig.wait_ready({"a0", "m1"});
+  for (int i = 0; i < 6; ++i) {
+    sched::Request request = request_of(5, static_cast<uint64_t>(i));
+    request.grammar = sched::Grammar{sched::GrammarKind::kRegex, "a+"};
+    const auto sink = rig.ask(request);
+    wait_done(*sink);
+    CHECK(!sink->error());
+    wait_done(*rig.ask(request_of(5, 100 + static_cast<uint64_t>(i))));  // the old one takes part in others
+  }
+  const auto prefills = rig.nodes[0]->prefills();
+  CHECK(
+      std::ranges::all_of(prefills, [](const auto& p) { return p.state.grammar_kind == handoff::GrammarKind::kNone; }));
+  CHECK(!prefills.empty());
+  const auto of_new = rig.nodes[1]->prefills();
+  for (const auto& p : of_new) {
+    if (p.state.grammar_kind != handoff::GrammarKind::kNone) CHECK(p.target.id == "m1");
+  }
 }
 
 TEST_CASE("one timeline of a request, here and at its nodes, in the client's trace, which goes to the nodes too") {
@@ -423,7 +451,7 @@ TEST_CASE("OVL-03, OVL-06, PDD-08: what can never run is refused, and why; no no
     CHECK(error.code == ErrorCode::kInvalidArgument);
     return error.message;
   };
-  CHECK(complaint([](sched::Request& r) { r.prompt_logprobs = 0; }).find("prompt_logprobs") != std::string::npos);
+  CHECK(complaint([](sched::Request& r) { r.prompt_logprobs = 65; }) == "logprobs is 65, at most 64 is allowed");
   CHECK(complaint([](sched::Request& r) { r.prompt.push_back(1000); }) ==
         "token id 1000 is outside the vocabulary of 1000");
   CHECK(complaint([](sched::Request& r) { r.num_choices = 129; }) == "n is 129, at most 128 is allowed");
@@ -433,7 +461,10 @@ TEST_CASE("OVL-03, OVL-06, PDD-08: what can never run is refused, and why; no no
         "the prompt has 1000 tokens, the model takes at most 1000 of prompt and output");
   CHECK(complaint([](sched::Request& r) { r.make_stop_rule = [] { return nullptr; }; }).find("stop rule") !=
         std::string::npos);
-  CHECK(has_metric(rig, "vllm:admission_rejections_total{model_name=\"fake\",engine=\"0\"} 7"));
+  CHECK(complaint([](sched::Request& r) {
+          r.make_token_mask = [] { return nullptr; };
+        }).find("mask without its grammar") != std::string::npos);
+  CHECK(has_metric(rig, "vllm:admission_rejections_total{model_name=\"fake\",engine=\"0\"} 8"));
   CHECK(rig.text_of("m0", "state") == "ready");
   const auto sink = rig.ask(request_of(5));
   wait_done(*sink);

@@ -16,6 +16,17 @@ namespace {
 const std::vector<double> kSeconds = {.0001, .0005, .001, .0025, .005, .01, .025, .05, .1,
                                       .15,   .25,   .5,   1,     2.5,  5,   10,   30,  60};
 
+// vLLM's buckets, which dashboards divide by, and below them what is fast.
+const std::vector<double> kPhaseSeconds = {.001, .0025, .005, .01, .025, .05, .1, .2, .3,  .5,  .8,  1,   1.5,  2,
+                                           2.5,  5,     10,   15,  20,   30,  40, 50, 60,  120, 240, 480, 960,  1920,
+                                           7680};
+constexpr const char* kBySource = "Prompt tokens by where their KV came from.";
+
+Labels with_source(Labels labels, const char* source) {
+  labels.emplace_back("source", source);
+  return labels;
+}
+
 double seconds_of(Nanos span) { return static_cast<double>(span) * 1e-9; }
 
 void add_since(Counter& counter, uint64_t now, uint64_t& seen) {
@@ -64,6 +75,27 @@ void PrefillPace::end(uint64_t num_tokens, Nanos now) {
   seconds_ /= 2;
 }
 
+HandoffMetrics::VllmNames::VllmNames(MetricRegistry& registry, const Labels& labels)
+    : computed(registry.counter("vllm:prompt_tokens_by_source_total", kBySource, with_source(labels, "local_compute"))),
+      from_cache(
+          registry.counter("vllm:prompt_tokens_by_source_total", kBySource, with_source(labels, "local_cache_hit"))),
+      cached(registry.counter("vllm:prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache.", labels)),
+      queries(registry.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+                               labels)),
+      hits(registry.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", labels)),
+      queue(registry.histogram("vllm:request_queue_time_seconds", "From arrival to the first attempt.", kPhaseSeconds,
+                               labels)),
+      prefill(registry.histogram("vllm:request_prefill_time_seconds", "From the first attempt to the first token.",
+                                 kPhaseSeconds, labels)),
+      decode(registry.histogram("vllm:request_decode_time_seconds", "From the first token to the last.",
+                                kPhaseSeconds, labels)),
+      inference(registry.histogram("vllm:request_inference_time_seconds", "From the first attempt to the last token.",
+                                   kPhaseSeconds, labels)),
+      kv_usage(registry.gauge("vllm:kv_cache_usage_perc", "Share of the decode nodes' KV blocks in use, 0 to 1.",
+                              labels)),
+      kv_usage_old(registry.gauge("vllm:gpu_cache_usage_perc", "Share of the decode nodes' KV blocks in use, 0 to 1.",
+                                  labels)) {}
+
 HandoffMetrics::HandoffMetrics(MetricRegistry& registry, const std::string& model_name, double prefill_tokens_per_s)
     : registry_(registry),
       queue_(registry.histogram("tandem_handoff_queue_seconds", "From arrival to the first attempt.", kSeconds)),
@@ -98,6 +130,7 @@ HandoffMetrics::HandoffMetrics(MetricRegistry& registry, const std::string& mode
       bad_pairs_(registry.gauge("tandem_gateway_bad_pairs", "Pairs of nodes not chosen, since a transfer failed.")),
       credits_(registry.gauge("tandem_gateway_free_credits",
                               "Prefills that this gateway may still begin at the nodes it speaks to.")),
+      vllm_(registry, {{"model_name", model_name}, {"engine", "0"}}),
       pace_(prefill_tokens_per_s) {
   const auto add = [&](Part part, const char* name, const char* help) {
     of_nodes_[part] = &registry.histogram("tandem_handoff_" + std::string(name) + "_seconds", help, kSeconds);
@@ -118,6 +151,22 @@ void HandoffMetrics::on_arrival(const handoff::RequestId& id, uint64_t num_promp
   requests_.emplace(id, times);
 }
 
+void HandoffMetrics::on_end(const handoff::RequestId& id) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  const Times& times = it->second;
+  const auto learn = [](double& mean, double value) { mean += (mean == 0 ? 1 : 0.05) * (value - mean); };
+  if (times.num_output > 0) {
+    learn(mean_output_, times.num_output);
+    vllm_.decode.observe(seconds_of(times.last_token - times.first_token));
+    vllm_.inference.observe(seconds_of(times.last_token - times.begun));
+  }
+  if (times.num_output > 1) {
+    learn(seconds_per_output_, seconds_of(times.last_token - times.first_token) / (times.num_output - 1));
+  }
+  requests_.erase(it);
+}
+
 void HandoffMetrics::on_moved(const role::RequestMoved& moved, Nanos now) {
   const auto it = requests_.find(moved.request);
   if (it == requests_.end()) return;
@@ -130,6 +179,8 @@ void HandoffMetrics::on_moved(const role::RequestMoved& moved, Nanos now) {
   times.attempt = moved.attempt;
   if (moved.from == Phase::kQueued) {
     queue_.observe(seconds_of(now - times.arrived));
+    if (times.begun == 0) vllm_.queue.observe(seconds_of(now - times.arrived));
+    if (times.begun == 0) times.begun = now;
     tell({moved.request, "queue", "", moved.attempt, times.arrived, now - times.arrived});
   }
   const bool is_lost = moved.is_new_attempt && moved.attempt > 1;
@@ -205,13 +256,26 @@ void HandoffMetrics::on_token(const handoff::TokenEntry& entry, Nanos now) {
   if (times.is_prefilling && times.sampled == 0) {
     times.sampled = now;
   }
+  if (entry.choice == 0) ++times.num_output;
   if (times.last_token == 0) {
+    // Of a node that says more than there is, no more counts: the sources add up to the prompt whatever it says.
+    const uint64_t num_cached = std::min<uint64_t>(entry.num_cached, times.num_prompt);
+    times.first_token = now;
     first_token_.observe(seconds_of(now - times.arrived));
     prompt_tokens_.add(times.num_prompt);
+    for (Counter* found : {&vllm_.cached, &vllm_.from_cache, &vllm_.hits}) found->add(num_cached);
+    vllm_.computed.add(times.num_prompt - num_cached);
+    vllm_.queries.add(times.num_prompt);
+    vllm_.prefill.observe(seconds_of(now - times.begun));
   } else if (times.lost_by != Cause::kProgress) {
     end_gap(times, entry, now);
   }
   times.last_token = now;
+}
+
+void HandoffMetrics::on_kv_usage(double usage) {
+  vllm_.kv_usage.set(usage);
+  vllm_.kv_usage_old.set(usage);
 }
 
 void HandoffMetrics::on_levels(const role::Gateway& policy, uint32_t num_queued, uint64_t num_mass_losses) {

@@ -48,18 +48,23 @@ class HandoffMetrics {
   void on_moved(const role::RequestMoved& moved, handoff::Nanos now);
   void on_token(const handoff::TokenEntry& entry, handoff::Nanos now);
   void on_timings(const role::NodeTimings& told, handoff::Nanos now);
-  void on_end(const handoff::RequestId& id) { requests_.erase(id); }
+  void on_end(const handoff::RequestId& id);
   void on_levels(const role::Gateway& policy, uint32_t num_queued, uint64_t num_mass_losses);
+  void on_kv_usage(double usage);  // of all decoding nodes, 0 to 1
   void reject() { rejections_.add(); }  // any thread
   void set_part_sink(PartSink sink) { part_sink_ = std::move(sink); }
 
   double seconds_per_prefill_token() const { return pace_.seconds_per_token(); }
+  // Of answers lately; 0: there was none.
+  double seconds_per_output_token() const { return seconds_per_output_; }
+  double mean_output_tokens() const { return mean_output_; }
 
  private:
-  struct Times {  // 0: has not happened in this attempt
+  struct Times {  // 0: has not happened in this attempt; arrived, begun and first_token are the request's
     uint64_t num_prompt = 0;
-    handoff::Nanos arrived = 0, reserving = 0, prefilling = 0, sampled = 0;
-    handoff::Nanos last_token = 0;
+    handoff::Nanos arrived = 0, begun = 0, reserving = 0, prefilling = 0, sampled = 0;
+    handoff::Nanos first_token = 0, last_token = 0;
+    uint32_t num_output = 0;  // of the first choice
     role::Cause lost_by = role::Cause::kProgress;  // the next token ends the gap
     handoff::Nanos lost_at = 0;                    // the first loss in the gap
     handoff::Attempt attempt = 0, recovering = 0;  // recovering: the newest attempt that goes on after a loss
@@ -83,7 +88,16 @@ class HandoffMetrics {
   Counter &suspicions_, &false_suspicions_, &stale_, &mismatches_, &mass_losses_, &rejections_, &generated_,
       &prompt_tokens_;
   Gauge &running_, &waiting_, &queued_, &open_nodes_, &mirror_lag_, &unprotected_, &bad_pairs_, &credits_;
+  // Under the names by which dashboards know them of one process.
+  struct VllmNames {
+    VllmNames(MetricRegistry& registry, const Labels& labels);
+    Counter &computed, &from_cache, &cached, &queries, &hits;
+    HistogramMetric &queue, &prefill, &decode, &inference;
+    Gauge &kv_usage, &kv_usage_old;
+  };
+  VllmNames vllm_;
   PrefillPace pace_;
+  double seconds_per_output_ = 0, mean_output_ = 0;
   Levels seen_;
   std::map<handoff::RequestId, Times> requests_;
 };

@@ -17,8 +17,10 @@
 namespace tandem::handoff {
 
 enum class Role : uint8_t { kPrefill, kDecode, kMixed };
-// kStop: by the token itself, an end token or a stop id; kStopRule: by a stop string that it completes.
-enum class Finish : uint8_t { kNone, kStop, kLength, kStopRule };
+// kStop: by the token itself, an end token or a stop id; kStopRule: by a stop string that it completes; kComplete: the
+// grammar lets nothing follow the token, which belongs to the answer.
+enum class Finish : uint8_t { kNone, kStop, kLength, kStopRule, kComplete };
+enum class GrammarKind : uint8_t { kNone, kJsonSchema, kRegex, kLark, kChoice };
 // Parts of a request's way that a node measures, on its own clock. kUnknown: of a newer peer.
 enum class Part : uint8_t {
   kUnknown,
@@ -30,6 +32,8 @@ enum class Part : uint8_t {
   kFirstEmit,     // target: that step's begin -> its tokens go to the gateway
   kDecode,        // target: gate open -> the last token
 };
+// What an embedding is made of: as sched::Pooling.
+enum class Pooling : uint8_t { kNone, kLast, kMean };
 enum class ReserveRefusal : uint8_t { kNoRoom, kDraining, kNeverFits, kUnknownFormat };
 
 // Bytes that a transport holds: where a received frame lies, or which block a frame is made of. Valid until the
@@ -66,9 +70,25 @@ struct RequestState {
   std::vector<std::string> stop_strings;
   bool shows_special = false;  // special tokens give text, which can complete a stop string
   std::string grammar_source, cache_salt;
+  GrammarKind grammar_kind = GrammarKind::kNone;  // of the source; what the tokens have made of it is derived
+  // What the client wants of the prompt itself. It comes with choice 0's first token.
+  int32_t prompt_logprobs = -1;  // k >= 0: each prompt token's log-probability but the first's, and the k best there
+  Pooling pooling = Pooling::kNone;
   std::vector<ChoiceState> choices;
 };
+// Whether every position of the prompt has to be computed, also where its KV is known.
+inline bool reads_whole_prompt(const RequestState& state) {
+  const bool is_wanted = state.prompt_logprobs >= 0 || state.pooling == Pooling::kMean;
+  return is_wanted && !state.choices.empty() && state.choices[0].tokens.empty();
+}
 HandoffShape shape_of(const RequestState& state, uint32_t block_size, uint32_t num_layer_groups);
+
+struct PromptScore {
+  TokenId token = 0;
+  float logprob = 0;
+  uint32_t rank = 0;
+  std::vector<std::pair<TokenId, float>> top;
+};
 
 struct TokenEntry {
   RequestId request;
@@ -80,6 +100,8 @@ struct TokenEntry {
   uint32_t rank = 0;  // 1: the most likely; 0: not said
   std::vector<std::pair<TokenId, float>> top = {};  // the k best, best first
   uint32_t num_cached = 0;  // tokens of the prompt that the first prefill found computed; with a choice's first token
+  std::vector<PromptScore> prompt_scores = {};  // of the second prompt token and those after it, when asked for
+  std::vector<float> embedding = {};            // as pooled
 };
 
 struct MirrorProgress {
@@ -100,8 +122,16 @@ struct Beat {
   bool is_busy = false;  // has something of this session's, and beats as fast as that asks for
 };
 
+// What a process knows: 1: all that is not named here; 2: requests with a grammar, allowed tokens, bad words, or wishes
+// about the prompt itself. A node of proto 1 would answer as if they were not there.
+constexpr uint32_t kProtoExtendedRequests = 2;
+inline bool is_extended(const RequestState& state) {
+  return state.grammar_kind != GrammarKind::kNone || state.prompt_logprobs >= 0 || state.pooling != Pooling::kNone ||
+         !state.sampling.allowed.empty() || !state.sampling.bad_words.empty();
+}
+
 struct Hello {
-  uint32_t proto = 1;
+  uint32_t proto = kProtoExtendedRequests;
   NodeRef from;
   SessionId session;
   Fingerprint fingerprint;

@@ -161,7 +161,7 @@ TEST_CASE("OVL-01, OVL-02: beyond the queue a request is refused at once, the ot
     RequestState state;
     state.prompt = {1};
     state.choices.resize(1);
-    const Status status = gateway.submit({0, i}, std::move(state), 1000 * kMs, 0);
+    const Status status = gateway.submit({0, i}, std::move(state), 0, {1000 * kMs});
     num_accepted += static_cast<bool>(status);
     if (!status) CHECK(status.error().code == ErrorCode::kExhausted);
   }

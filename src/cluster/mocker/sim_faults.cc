@@ -23,7 +23,7 @@ RequestId SimCluster::submit(uint32_t gateway, std::vector<TokenId> prompt, uint
   for (const SimNode& node : nodes_) client.num_dead_nodes += !node.policy;
   client.got.resize(num_choices);
   client.last_token.assign(num_choices, 0);
-  const Status accepted = gateways_[gateway].policy->submit(id, std::move(state), INT64_MAX, gateway_time(gateway));
+  const Status accepted = gateways_[gateway].policy->submit(id, std::move(state), gateway_time(gateway));
   client.is_over = !accepted;
   note("client asks " + std::to_string(id.low));
   clients_.emplace(id, std::move(client));

@@ -7,6 +7,8 @@ namespace tandem::node {
 
 namespace {
 
+constexpr double kMaskWait_s = 0.001;
+
 // Of a command or of news: all of them are about one.
 template <class Variant>
 const handoff::RequestId& request_of(const Variant& variant) {
@@ -138,7 +140,13 @@ void EngineThread::run() {
     uint64_t step = 0;
     {
       Lock lock(mutex_);
-      while (commands_.empty() && deferred_.empty() && !is_stopping_ && !may_compute) wake_.wait(mutex_);
+      while (commands_.empty() && deferred_.empty() && !is_stopping_ && !may_compute) {
+        if (!engine_.waits_for_masks()) {
+          wake_.wait(mutex_);
+        } else if (!wake_.wait_for(mutex_, kMaskWait_s)) {
+          may_compute = true;
+        }
+      }
       if (is_stopping_) return;
       commands.swap(commands_);
       step = ++newest_step_;

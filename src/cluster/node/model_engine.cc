@@ -23,6 +23,18 @@ PrefillRank ModelEngine::rank_of(const role::StartPrefill& start) {
   return {is_new, is_new ? key_ns : 0, next_arrival_++};
 }
 
+std::vector<EngineChoice> ModelEngine::make_choices(const handoff::RequestState& state, const role::KvTables& tables,
+                                                    const sched::EndRule& end) const {
+  std::vector<EngineChoice> choices;
+  const ChoiceMasks make_mask = masks_of(state, config_.make_masks);
+  for (uint32_t c = 0; c < state.choices.size(); ++c) {
+    ChoiceRules rules{make_stop_rule_(state), nullptr};
+    if (make_mask && !state.choices[c].is_finished) rules.mask = make_mask();
+    choices.push_back(make_choice(state, tables, c, end, std::move(rules)));
+  }
+  return choices;
+}
+
 void ModelEngine::start_prefill(role::StartPrefill start) {
   PrefillJob job;
   job.attempt = start.attempt;
@@ -31,12 +43,13 @@ void ModelEngine::start_prefill(role::StartPrefill start) {
   job.shape = handoff::shape_of(start.state, config_.block_size, config_.num_layer_groups);
   job.end = end_rule_of(start.state, config_.eos_ids);
   job.num_cached = std::min(start.computed[0], static_cast<uint32_t>(start.state.prompt.size()));
-  for (uint32_t c = 0; c < start.state.choices.size(); ++c) {
-    EngineChoice& choice =
-        job.choices.emplace_back(make_choice(start.state, start.tables, c, job.end, make_stop_rule_(start.state)));
+  job.choices = make_choices(start.state, start.tables, job.end);
+  for (uint32_t c = 0; c < job.choices.size(); ++c) {
+    EngineChoice& choice = job.choices[c];
     // The last position gives the logits, cached or not.
     if (!choice.is_finished) choice.num_computed = std::min(start.computed[c], job.shape.num_positions(c) - 1);
   }
+  job.reading = prompt_reading_of(start.state);
   job.first.resize(job.choices.size());
   job.is_reported.assign(job.shape.num_blocks(), 0);
   prefills_.insert_or_assign(start.request, std::move(job));
@@ -46,11 +59,8 @@ void ModelEngine::start_decode(role::StartDecode start) {
   DecodeJob job;
   ++num_started_;
   job.end = end_rule_of(start.state, config_.eos_ids);
-  for (uint32_t c = 0; c < start.state.choices.size(); ++c) {
-    EngineChoice& choice =
-        job.choices.emplace_back(make_choice(start.state, start.tables, c, job.end, make_stop_rule_(start.state)));
-    choice.num_computed = static_cast<uint32_t>(choice.tokens.size()) - 1;
-  }
+  job.choices = make_choices(start.state, start.tables, job.end);
+  for (EngineChoice& choice : job.choices) choice.num_computed = static_cast<uint32_t>(choice.tokens.size()) - 1;
   decodes_.insert_or_assign(start.request, std::move(job));
 }
 
@@ -70,6 +80,7 @@ void ModelEngine::add_item(Step& step, const Id& id, EngineChoice& choice, uint3
   item.blocks = choice.blocks;
   item.samples = item.begin + count == choice.tokens.size();
   item.sampling = &choice.sampling;
+  if (item.samples) item.mask = choice.mask.get();
   step.batch.items.push_back(item);
   step.batch.num_tokens += count;
   step.planned.push_back({id, index, is_decode});
@@ -88,6 +99,11 @@ void ModelEngine::plan_decodes(Step& step) {
     const auto is_open = [](const EngineChoice& choice) { return !choice.is_finished; };
     const auto num_open = static_cast<size_t>(std::ranges::count_if(job.choices, is_open));
     if (!step.batch.items.empty() && step.batch.items.size() + num_open > max_items) return;
+    const auto is_unready = [](const EngineChoice& choice) { return !choice.is_finished && !choice.is_mask_ready(); };
+    if (std::ranges::any_of(job.choices, is_unready)) {
+      waits_for_masks_ = true;
+      continue;
+    }
     // Its table has not grown yet: the node is slower than the engine. Others go on.
     const auto lacks_room = [this](const EngineChoice& choice) {
       return !choice.is_finished && choice.blocks.size() * config_.block_size <= choice.num_computed;
@@ -108,10 +124,15 @@ uint32_t ModelEngine::plan_choice(Step& step, const Id& id, PrefillJob& job, uin
   EngineChoice& choice = job.choices[index];
   const auto num_left = static_cast<uint32_t>(choice.tokens.size()) - choice.num_computed;
   if (choice.is_finished || num_left == 0 || step.batch.items.size() >= config_.max_sequences) return 0;
-  const uint32_t count = config_.budget.chunk(step.shape, cost_, choice.num_computed, num_left);
+  uint32_t count = config_.budget.chunk(step.shape, cost_, {choice.num_computed, num_left, false});
+  if (count == num_left && !choice.is_mask_ready()) {
+    waits_for_masks_ = true;
+    --count;  // all but what gives the logits
+  }
   if (count == 0) return 0;
   step.shape.add_prefill(choice.num_computed, count);
   add_item(step, id, choice, index, false, count);
+  if (index == 0) ask_for(job.reading, step.batch.items.back());
   return count;
 }
 
@@ -175,6 +196,10 @@ void ModelEngine::fail(Step& step, const Id& id, Error error) {
 
 void ModelEngine::apply(Step& step, const Planned& planned, const sched::BatchItem& item,
                         sched::ItemOutcome& outcome) {
+  if (!outcome.error && item.mask != nullptr) {
+    Status committed = item.mask->commit(outcome.token);
+    if (!committed) outcome.error = std::move(committed).error();
+  }
   if (outcome.error) return fail(step, planned.request, std::move(*outcome.error));
   if (planned.is_decode) {
     DecodeJob& job = decodes_.at(planned.request);
@@ -192,10 +217,12 @@ void ModelEngine::apply(Step& step, const Planned& planned, const sched::BatchIt
   EngineChoice& choice = job.choices[planned.choice];
   choice.num_computed += item.count;
   if (job.began_at == 0) job.began_at = step.began_ns;
+  if (planned.choice == 0) take_from(outcome, job.reading);
   if (!item.samples) return;
   handoff::TokenEntry entry = entry_of(planned.request, planned.choice, choice, outcome);
   entry.finish = accept_token(choice, job.end, outcome.token);
   if (entry.index == 0) entry.num_cached = job.num_cached;
+  if (planned.choice == 0) give_to(entry, choice.num_prompt, job.reading);
   // The job keeps the tokens whose KV it has; it is the target that goes on from the new one.
   choice.tokens.pop_back();
   choice.is_finished = false;
@@ -323,6 +350,7 @@ std::vector<role::EngineNews> ModelEngine::finish(Step& step, sched::StepOutcome
 
 std::vector<role::EngineNews> ModelEngine::run_step(StepHost* host) {
   step_ = {};
+  waits_for_masks_ = false;
   plan_decodes(step_);
   plan_prefills(step_);
   if (step_.batch.items.empty()) return {};

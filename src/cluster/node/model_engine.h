@@ -32,6 +32,7 @@ struct ModelEngineConfig {
   sched::LinePenalty line;
   uint32_t nested_tokens = 64;       // a prompt of which so much is left is not kept waiting by a step; 0: all wait
   std::vector<TokenId> eos_ids;
+  MaskMaker make_masks;  // empty: requests with a grammar fail here
 };
 
 // The rule for the stop strings of a request's choice; null: it has none.
@@ -61,6 +62,8 @@ class ModelEngine final : private sched::StepObserver {
   void extend(const role::ExtendTable& extension);
   void stop_decode(const handoff::RequestId& request) { decodes_.erase(request); }
 
+  // The last step left out choices whose grammar is still being compiled: a step a little later may find them ready.
+  bool waits_for_masks() const { return waits_for_masks_ && has_work(); }
   bool has_work() const { return !prefills_.empty() || !decodes_.empty(); }
   // Runs one step and tells what came of it. Empty when there was nothing to run. A step that fails is run again, then
   // item by item; only requests whose item fails alone end.
@@ -89,6 +92,8 @@ class ModelEngine final : private sched::StepObserver {
     bool is_decode = false;
   };
 
+  std::vector<EngineChoice> make_choices(const handoff::RequestState& state, const role::KvTables& tables,
+                                         const sched::EndRule& end) const;
   PrefillRank rank_of(const role::StartPrefill& start);
   struct Step {
     sched::Batch batch;
@@ -129,6 +134,8 @@ class ModelEngine final : private sched::StepObserver {
   std::map<Id, DecodeJob> decodes_;
   uint64_t next_arrival_ = 1;
   Id last_decode_;                     // where the next step's turn begins
+
+  bool waits_for_masks_ = false;
 
   Step step_;                        // under way
   StepHost* host_ = nullptr;         // of an observed step

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <utility>
 
+#include "serve/sched/mask_for_test.h"
 #include "serve/sched/scripted_executor.h"
 
 namespace tandem::node {
@@ -294,6 +296,129 @@ TEST_CASE("a stop rule sees each token once, also those that were emitted elsewh
   Finish last = Finish::kNone;
   CHECK(rig.decode(1, state, tables, rig.sampled(1), last)[0].size() == 3);
   CHECK(last == Finish::kStopRule);
+}
+
+ModelEngineConfig with_masks(sched::CountedMaskRule rule = {}) {
+  ModelEngineConfig config;
+  config.make_masks = [rule](const sched::Grammar& grammar) {
+    CHECK(grammar == sched::Grammar{sched::GrammarKind::kChoice, "counted"});
+    return [rule] { return std::make_unique<sched::CountedMask>(rule); };
+  };
+  return config;
+}
+
+handoff::RequestState with_grammar(handoff::RequestState state) {
+  state.grammar_kind = handoff::GrammarKind::kChoice;
+  state.grammar_source = "counted";
+  return state;
+}
+
+TEST_CASE("a grammar holds for prefill and decode as in one piece, and its end is told apart from an end token") {
+  const handoff::RequestState state = with_grammar(state_of(20, 2, 10));
+  Rig rig(with_masks());
+  const role::KvTables tables = rig.tables_of(state);
+  rig.prefill(1, state, tables);
+  Finish last = Finish::kNone;
+  const auto whole = rig.decode(1, state, tables, rig.sampled(1), last);
+  for (const auto& tokens : whole) {
+    CHECK(tokens.size() == 10);
+    CHECK(sched::CountedMask::accepts(tokens));
+  }
+  CHECK(last == Finish::kLength);
+
+  // The first tokens as if they came from elsewhere: computed anew, not chosen anew.
+  handoff::RequestState half = state;
+  for (size_t c = 0; c < 2; ++c) half.choices[c].tokens.assign(whole[c].begin(), whole[c].begin() + 6);
+  const role::KvTables more = rig.tables_of(half);
+  rig.prefill(2, half, more);
+  CHECK(rig.decode(2, half, more, rig.sampled(2), last) == whole);
+
+  Rig short_rig(with_masks({.num_tokens = 4}));
+  handoff::RequestState ended = state;
+  ended.ignore_eos = true;
+  ended.min_tokens = 8;
+  const role::KvTables other = short_rig.tables_of(ended);
+  short_rig.prefill(3, ended, other);
+  const auto four = short_rig.decode(3, ended, other, short_rig.sampled(3), last);
+  CHECK(last == Finish::kComplete);
+  for (size_t c = 0; c < 2; ++c) CHECK(four[c] == std::vector<TokenId>(whole[c].begin(), whole[c].begin() + 4));
+}
+
+// Fault seen: the neighbour's decode stood still until the grammar was compiled.
+TEST_CASE("a choice whose mask is not ready holds up nobody, and has its prompt computed meanwhile") {
+  auto is_ready = std::make_shared<bool>(false);
+  class LateMask final : public sched::TokenMask {
+   public:
+    explicit LateMask(std::shared_ptr<bool> is_ready) : is_ready_(std::move(is_ready)) {}
+    Result<std::span<const uint32_t>> allowed() override {
+      CHECK(*is_ready_);
+      return mask_.allowed();
+    }
+    bool is_ready() const override { return *is_ready_; }
+    Status commit(TokenId token) override { return mask_.commit(token); }
+    bool is_over() const override { return mask_.is_over(); }
+
+   private:
+    std::shared_ptr<bool> is_ready_;
+    sched::CountedMask mask_{sched::CountedMaskRule{}};
+  };
+  ModelEngineConfig config;
+  config.make_masks = [is_ready](const sched::Grammar&) {
+    return [is_ready] { return std::make_unique<LateMask>(is_ready); };
+  };
+  Rig rig(config);
+  const handoff::RequestState late = with_grammar(state_of(20, 1, 10)), other = state_of(30, 1, 10);
+  rig.prefill(1, late, rig.tables_of(late));
+  const role::KvTables tables = rig.tables_of(other);
+  rig.prefill(2, other, tables);
+  CHECK(rig.sampled(2).first.size() == 1);
+  const handoff::RequestState plain = state_of(25, 1, 10);
+  const role::KvTables computed = rig.tables_of(plain);
+  rig.prefill(3, plain, computed);
+  handoff::RequestState decoding = with_grammar(plain);
+  decoding.choices[0].tokens = {rig.sampled(3).first[0].token};
+  rig.engine.start_decode({{0, 3}, decoding, computed});
+  CHECK(rig.engine.run_step().empty());  // all that is left waits
+  CHECK(rig.engine.waits_for_masks());
+  CHECK(rig.engine.has_work());
+  *is_ready = true;
+  std::set<uint64_t> served;
+  for (int step = 0; step < 3; ++step) {
+    for (const role::EngineNews& news : rig.engine.run_step()) {
+      if (const auto* sampled = std::get_if<role::Sampled>(&news)) served.insert(sampled->request.low);
+      if (const auto* tokens = std::get_if<role::StepTokens>(&news)) served.insert(tokens->request.low);
+    }
+  }
+  CHECK(served == std::set<uint64_t>{1, 3});
+  CHECK(!rig.engine.waits_for_masks());
+}
+
+TEST_CASE("a grammar that fails, or that this node does not know, fails its request here and no other") {
+  const auto failures_of = [](const ModelEngineConfig& config) {
+    Rig rig(config);
+    const handoff::RequestState bad = with_grammar(state_of(20, 1, 10)), good = state_of(30, 1, 10);
+    rig.prefill(1, bad, rig.tables_of(bad));
+    rig.prefill(2, good, rig.tables_of(good));
+    std::vector<std::string> failures;
+    bool is_good_sampled = false;
+    while (rig.engine.has_work()) {
+      for (const role::EngineNews& news : rig.engine.run_step()) {
+        if (const auto* failed = std::get_if<role::JobFailed>(&news)) {
+          CHECK(failed->request == RequestId{0, 1});
+          CHECK(failed->code == ErrorCode::kInvalidArgument);  // so that no other node is tried
+          failures.push_back(failed->message);
+        }
+        const auto* sampled = std::get_if<role::Sampled>(&news);
+        is_good_sampled |= sampled != nullptr && sampled->request == RequestId{0, 2};
+      }
+    }
+    CHECK(is_good_sampled);
+    return failures;
+  };
+  using Failures = std::vector<std::string>;
+  CHECK(failures_of({}) == Failures{"this node cannot hold answers to a grammar"});
+  CHECK(failures_of(with_masks({.mask_fails_at = 0})) == Failures{"the mask fails"});
+  CHECK(failures_of(with_masks({.commit_fails_at = 0})) == Failures{"the commit fails"});
 }
 
 TEST_CASE("log-probabilities come with a prefill's first tokens and with each later one, when they are asked for") {

@@ -86,6 +86,13 @@ class HashExecutor final : public sched::StepExecutor {
   static TokenId token_of(uint64_t first, uint64_t second, const SamplingParams& sampling) {
     return static_cast<TokenId>(mixed(mixed(first, second), sampling.seed + sampling.choice) % 50'000);
   }
+  // How likely `next` is there, and a hidden state of one number.
+  static float logprob_of(uint64_t first, uint64_t second, TokenId next) {
+    return -static_cast<float>(mixed(mixed(first, second), static_cast<uint64_t>(next)) % 1000) / 8;
+  }
+  static double hidden_of(uint64_t first, uint64_t second) {
+    return static_cast<double>(mixed(first, second) % 1000) / 8;
+  }
 
  private:
   Result<sched::StepOutcome> run(const sched::Batch& batch, sched::StepObserver* observer) {
@@ -109,8 +116,25 @@ class HashExecutor final : public sched::StepExecutor {
       sched::ItemOutcome& out = outcome.items.emplace_back();
       const uint32_t last = item.begin + item.count - 1;
       if (item.samples) out.token = token_of(at(item, 0, last), at(item, 1, last), *item.sampling);
+      read_prompt(item, out);
     }
     return outcome;
+  }
+  void read_prompt(const sched::BatchItem& item, sched::ItemOutcome& out) {
+    out.pooled.assign(item.pooled.begin(), item.pooled.end());
+    for (uint32_t p = item.begin; p < std::min(item.begin + item.count, item.num_prompt_tokens); ++p) {
+      const uint64_t first = at(item, 0, p), second = at(item, 1, p);
+      if (item.prompt_logprobs >= 0 && p + 1 < item.num_prompt_tokens) {
+        const TokenId next = item.tokens[p + 1];
+        out.prompt_logprobs.push_back({next, logprob_of(first, second, next), 2, {{next + 1, -0.5f}}});
+      }
+      if (item.pooling == sched::Pooling::kMean) {
+        out.pooled.resize(1);
+        out.pooled[0] += hidden_of(first, second);
+      } else if (item.pooling == sched::Pooling::kLast && p + 1 == item.num_prompt_tokens) {
+        out.pooled = {hidden_of(first, second)};
+      }
+    }
   }
   uint64_t& at(const sched::BatchItem& item, uint32_t group, uint32_t position) {
     return memory_.word(item.blocks[position / kTestBlockSize], group, position % kTestBlockSize);
@@ -180,7 +204,7 @@ class TestGateway {
   handoff::RequestId submit(handoff::RequestState state) {
     const handoff::RequestId id{0, next_request_++};
     answers[id].resize(state.choices.size());
-    const Status taken = policy_->submit(id, std::move(state), INT64_MAX, clock_.now_ns());
+    const Status taken = policy_->submit(id, std::move(state), clock_.now_ns());
     if (taken) ++num_open;
     return id;
   }

@@ -3,6 +3,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <utility>
@@ -52,7 +53,9 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
         mirror_lag_(metrics.gauge("tandem_handoff_mirror_lag_tokens",
                                   "Tokens decoded here and not yet at their mirror, the largest of all requests.")),
         cached_blocks_(metrics.gauge("tandem_handoff_cached_blocks",
-                                     "Prompt blocks that were here and not pushed again, since the start.")) {}
+                                     "Prompt blocks that were here and not pushed again, since the start.")),
+        pinned_(metrics.gauge("tandem_handoff_pinned_bytes", "KV kept for decodes on other nodes.")),
+        most_pinned_(metrics.gauge("tandem_handoff_most_pinned_bytes", "The most of it at once, since the start.")) {}
   ~Process() override { end(); }
 
   Status open(sched::StepExecutor& executor, StopRuleMaker make_stop_rule);
@@ -122,7 +125,8 @@ class Process final : public NodeProcess, public PeerOwner, public SessionOwner,
   const Clock& clock_;
   MetricRegistry& metrics_;
   PartRecorder recorder_;
-  Gauge &stale_, &requests_, &mirror_lag_, &cached_blocks_;
+  Gauge &stale_, &requests_, &mirror_lag_, &cached_blocks_, &pinned_, &most_pinned_;
+  double most_pinned_bytes_ = 0;
 
   std::unique_ptr<transport::EventLoop> loop_;
   std::unique_ptr<transport::Network> network_;
@@ -150,6 +154,7 @@ Status Process::open(sched::StepExecutor& executor, StopRuleMaker make_stop_rule
   network_ = std::make_unique<transport::Network>(*loop_, transport_limits(), config_.hub);
   links_ = std::make_unique<PeerLinks>(*loop_, *network_, policy.self, *this, metrics_);
   links_->hold_to_rate(config_.kv_bytes_per_s);
+  if (!config_.has_spare_core) links_->pace_intake({[this] { return node_ && node_->is_decoding(); }, thread_cpu_ns});
   TRY(links_->listen(config_.data_address));
   engine_ = std::make_unique<EngineThread>(config_.engine, executor, clock_, std::move(make_stop_rule),
                                            [this] { loop_->post([this] { on_news(); }); });
@@ -335,6 +340,10 @@ void Process::publish_load() {
   requests_.set(load.num_requests);
   mirror_lag_.set(node_->mirror_lag());
   cached_blocks_.set(static_cast<double>(node_->num_cached_blocks()));
+  const double pinned_bytes = node_->num_pinned_blocks() * config_.policy.bytes_per_block;
+  most_pinned_bytes_ = std::max(most_pinned_bytes_, pinned_bytes);
+  pinned_.set(pinned_bytes);
+  most_pinned_.set(most_pinned_bytes_);
   Lock lock(load_mutex_);
   load_ = load;
   is_idle_ = node_->is_idle();

@@ -28,6 +28,7 @@ struct NodeProcessConfig {
   std::string metrics_url = {};  // where others find what `metrics` holds; for the registry
   std::string data_address;   // to listen on: "shm:PATH", "tcp:HOST:PORT", "ucx:HOST:PORT", "loop:NAME"
   uint64_t kv_bytes_per_s = 0;  // to each peer; 0: as many as go
+  bool has_spare_core = true;   // beside the engine's; without one, transfers that come give way to decodes
   rpc::RpcOptions rpc;
   trace::SpanSink* spans = nullptr;  // gets what the node measures of its requests; outlives it
   transport::LoopbackHub* hub = nullptr;  // of loop: addresses; outlives the process

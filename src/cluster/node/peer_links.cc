@@ -23,6 +23,8 @@ constexpr size_t kMaxFramesUnderWay = 64;
 constexpr size_t kMaxBytesUnderWay = 8 << 20;
 constexpr int64_t kAheadOfRateNs = 2'000'000;  // a timer's steps are coarser than a frame at some rates
 constexpr size_t kMaxLinks = 4096;
+constexpr int64_t kLeastPauseNs = 1'000'000;  // a timer's step: what is owed adds up to it
+constexpr int64_t kMostPaidCpuNs = 2'000'000;  // for one frame: the thread does other things between its pieces
 constexpr int64_t kGreetingNs = 10'000'000'000;  // well over the transport's own limit
 constexpr int64_t kRefusalLogNs = 1'000'000'000;   // strangers do not fill the log
 
@@ -72,7 +74,10 @@ class PeerLinks::Link final : public transport::ConnectionHandler, public transp
  public:
   Link(PeerLinks& links, uint64_t number, NodeRef peer, int64_t made_at_ns)
       : links_(links), number_(number), peer_(std::move(peer)), made_at_ns_(made_at_ns) {}
-  ~Link() { links_.loop_.forget(*this); }
+  ~Link() {
+    links_.loop_.forget(*this);
+    links_.loop_.forget(intake_);
+  }
 
   uint64_t number() const { return number_; }
   const NodeRef& peer() const { return peer_; }
@@ -105,6 +110,12 @@ class PeerLinks::Link final : public transport::ConnectionHandler, public transp
   void on_timer() override { pump(); }
 
  private:
+  // The end of a pause. A timer of its own, for the link's is its sender's.
+  struct Intake final : transport::LoopClient {
+    explicit Intake(Link& l) : link(l) {}
+    void on_timer() override { link.connection_->resume(); }
+    Link& link;
+  };
   void pump();
   bool may_send_now();
 
@@ -119,6 +130,8 @@ class PeerLinks::Link final : public transport::ConnectionHandler, public transp
   int64_t all_sent_ns_ = 0;  // when what was sent has gone, at the rate that it is held to
   std::optional<PeerMessage> message_;  // of the frame that is coming in
   std::vector<std::byte> incoming_;
+  int64_t begin_cpu_ns_ = 0;  // its header came
+  Intake intake_{*this};
   std::unique_ptr<Connection> connection_;  // last: dies while its handler lives
 };
 
@@ -162,6 +175,7 @@ void PeerLinks::Link::pump() {
 }
 
 transport::Placement PeerLinks::Link::on_header(Connection&, Bytes header, uint64_t payload_bytes) {
+  begin_cpu_ns_ = links_.cpu_now_ns();
   auto read = wire::decode_peer(transport::text_of(header));
   if (!read) {
     log_warning("cluster/node", "a KV frame is not one", {{"peer", peer_.id}, {"why", read.error().message}});
@@ -175,7 +189,7 @@ transport::Placement PeerLinks::Link::on_header(Connection&, Bytes header, uint6
   return transport::Placement::into({transport::MutableBytes(incoming_)});
 }
 
-void PeerLinks::Link::on_frame(Connection&, Bytes header, Bytes) {
+void PeerLinks::Link::on_frame(Connection& connection, Bytes header, Bytes) {
   const PeerMessage message = *std::exchange(message_, std::nullopt);
   const uint32_t size_bytes = payload_bytes_of(message);
   links_.frames_received_.add();
@@ -183,6 +197,19 @@ void PeerLinks::Link::on_frame(Connection&, Bytes header, Bytes) {
   const bool is_push = std::holds_alternative<handoff::Push>(message);
   const uint64_t checksum = is_push ? hash_64(incoming_.data(), size_bytes) : 0;
   links_.owner_.on_peer_frame(peer_, message, checksum, incoming_.data());
+  const int64_t pause_ns = links_.pause_after_ns(begin_cpu_ns_);
+  if (pause_ns == 0 || !connection_ || !connection.is_open()) return;
+  connection.pause();
+  links_.loop_.set_timer(intake_, links_.loop_.now_ns() + pause_ns);
+}
+
+// How long no frame is wanted after one that was begun at that time of the thread's.
+int64_t PeerLinks::pause_after_ns(int64_t begin_cpu_ns) {
+  if (!pace_.gives_way || !pace_.gives_way()) return 0;
+  const auto cost_ns = static_cast<double>(std::min(pace_.cpu_now_ns() - begin_cpu_ns, kMostPaidCpuNs));
+  const int64_t now_ns = loop_.now_ns();
+  intake_at_ns_ = std::max(intake_at_ns_, now_ns) + static_cast<int64_t>(cost_ns * (1 / pace_.share - 1));
+  return intake_at_ns_ - now_ns >= kLeastPauseNs ? intake_at_ns_ - now_ns : 0;
 }
 
 PeerLinks::PeerLinks(transport::EventLoop& loop, transport::Network& network, NodeRef self, PeerOwner& owner,

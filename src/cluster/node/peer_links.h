@@ -43,6 +43,14 @@ class PeerOwner {
 // False: it is no longer wanted.
 using FrameMaker = std::function<bool(handoff::PeerMessage& message, std::vector<std::byte>& payload)>;
 
+// For a node whose KV thread and engine share a core: while `gives_way` says so, frames are taken only as fast as that
+// costs a `share` of the thread's time, in small pieces, so that a transfer that arrives makes no single step long.
+struct IntakePace {
+  std::function<bool()> gives_way;      // decodes are running
+  std::function<int64_t()> cpu_now_ns;  // what the loop's thread has used
+  double share = 0.1;
+};
+
 class PeerLinks final : public transport::Acceptor, public transport::LoopClient {
  public:
   PeerLinks(transport::EventLoop& loop, transport::Network& network, handoff::NodeRef self, PeerOwner& owner,
@@ -52,6 +60,7 @@ class PeerLinks final : public transport::Acceptor, public transport::LoopClient
   Status listen(const std::string& address);
   // Bytes a second that each peer is sent from now on; 0: as many as go. Before the first send().
   void hold_to_rate(uint64_t bytes_per_s) { bytes_per_s_ = bytes_per_s; }
+  void pace_intake(IntakePace pace) { pace_ = std::move(pace); }  // before listen()
   std::string address() const { return listener_ ? listener_->address() : std::string(); }
   // Frames in order, but those of kCatchUp among themselves only: they give way (frame_queue.h). `pass`: for the case
   // that a connection has to be opened; without a token none is, and the frame goes nowhere.
@@ -66,6 +75,8 @@ class PeerLinks final : public transport::Acceptor, public transport::LoopClient
   void on_task() override;
   void opened(Link& link, transport::Connection& connection);
   void lose(Link& link);
+  int64_t pause_after_ns(int64_t begin_cpu_ns);
+  int64_t cpu_now_ns() const { return pace_.gives_way ? pace_.cpu_now_ns() : 0; }
   void tell_lost(const handoff::NodeRef& peer);
 
   transport::EventLoop& loop_;
@@ -81,6 +92,8 @@ class PeerLinks final : public transport::Acceptor, public transport::LoopClient
   int64_t refusal_logged_ns_ = INT64_MIN;
   uint64_t num_refused_ = 0;  // not in the log yet
   uint64_t bytes_per_s_ = 0;
+  IntakePace pace_;
+  int64_t intake_at_ns_ = 0;  // no frame before
   Counter &frames_sent_, &frames_received_, &bytes_sent_, &bytes_received_, &losses_, &refused_;
 };
 

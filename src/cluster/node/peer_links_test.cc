@@ -19,43 +19,81 @@ struct Owner final : PeerOwner {
   std::vector<uint32_t> blocks;
 };
 
-TEST_CASE("a peer is sent no more bytes a second than the rate that it is held to, in order") {
+// Two nodes on one loop, in one process.
+struct Pair {
+  Pair() { REQUIRE(to.listen("loop:b")); }
+
+  void send_blocks(uint32_t count) {
+    for (uint32_t block = 0; block < count; ++block) {
+      from.send(b, KvPass{{}, 5}, [block](handoff::PeerMessage& message, std::vector<std::byte>& payload) {
+        payload.resize(kPayloadBytes);
+        handoff::Push push;
+        push.attempt = 1;
+        push.block = block;
+        push.payload = {0, kPayloadBytes};
+        message = push;
+        return true;
+      });
+    }
+  }
+  void run() {
+    for (int i = 0; i < 20; ++i) loop->run_once(0);
+  }
+  static transport::TransportLimits limits() {
+    transport::TransportLimits limits;
+    limits.max_header_bytes = 1 << 16;
+    limits.max_payload_bytes = 1 << 20;
+    return limits;
+  }
+
   ManualClock clock;
-  auto loop = transport::EventLoop::create(clock);
-  REQUIRE(loop);
+  std::unique_ptr<transport::EventLoop> loop = std::move(transport::EventLoop::create(clock)).value();
   transport::LoopbackHub hub;
-  transport::TransportLimits limits;
-  limits.max_header_bytes = 1 << 16;
-  limits.max_payload_bytes = 1 << 20;
-  transport::Network network(**loop, limits, &hub);
+  transport::Network network{*loop, limits(), &hub};
   Owner owner;
   MetricRegistry metrics;
   const NodeRef a{"a", 1}, b{"b", 2};
-  PeerLinks from(**loop, network, a, owner, metrics), to(**loop, network, b, owner, metrics);
-  REQUIRE(to.listen("loop:b"));
-  from.hold_to_rate(kPayloadBytes);
-  for (uint32_t block = 0; block < 5; ++block) {
-    from.send(b, KvPass{{}, 5}, [block](handoff::PeerMessage& message, std::vector<std::byte>& payload) {
-      payload.resize(kPayloadBytes);
-      handoff::Push push;
-      push.attempt = 1;
-      push.block = block;
-      push.payload = {0, kPayloadBytes};
-      message = push;
-      return true;
-    });
-  }
+  PeerLinks from{*loop, network, a, owner, metrics}, to{*loop, network, b, owner, metrics};
+};
+
+TEST_CASE("a peer is sent no more bytes a second than the rate that it is held to, in order") {
+  Pair pair;
+  pair.from.hold_to_rate(kPayloadBytes);
+  pair.send_blocks(5);
   // A frame takes a second and a little more for its header.
   std::vector<uint32_t> expected;
   for (uint32_t block = 0; block < 5; ++block) {
-    for (int i = 0; i < 20; ++i) (*loop)->run_once(0);
+    pair.run();
     expected.push_back(block);
-    CHECK(owner.blocks == expected);
-    clock.advance_ms(900);
-    for (int i = 0; i < 20; ++i) (*loop)->run_once(0);
-    CHECK(owner.blocks == expected);
-    clock.advance_ms(120);
+    CHECK(pair.owner.blocks == expected);
+    pair.clock.advance_ms(900);
+    pair.run();
+    CHECK(pair.owner.blocks == expected);
+    pair.clock.advance_ms(120);
   }
+}
+
+TEST_CASE("frames that come are taken as fast as they cost a share of the thread's time, while decodes run") {
+  Pair pair;
+  bool is_decoding = true;
+  int64_t cpu_ns = 0;
+  // Each look at the thread's time finds half a millisecond more: a frame costs as much, and is paid for with 4.5 ms.
+  pair.to.pace_intake({[&] { return is_decoding; }, [&] { return cpu_ns += 500'000; }, 0.1});
+  pair.send_blocks(6);
+  std::vector<uint32_t> expected;
+  for (uint32_t block = 0; block < 3; ++block) {
+    pair.run();
+    expected.push_back(block);
+    CHECK(pair.owner.blocks == expected);
+    pair.clock.advance_ms(4.4);
+    pair.run();
+    CHECK(pair.owner.blocks == expected);
+    pair.clock.advance_ms(0.2);
+  }
+  // Nobody decodes any more: all that is left comes at once.
+  is_decoding = false;
+  pair.run();
+  CHECK(pair.owner.blocks == std::vector<uint32_t>{0, 1, 2, 3, 4, 5});
 }
 
 }  // namespace

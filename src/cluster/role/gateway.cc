@@ -54,21 +54,25 @@ void Gateway::sweep() {
     const bool is_done = r.second->phase() == GatewayRequest::Phase::kDone;
     if (is_done) {
       work_.erase(r.first);
+      const auto tenant = tenants_.find(r.first);
+      shares_.leave(tenant->second);
+      tenants_.erase(tenant);
       if (router_) router_->forget(r.first);
     }
     return is_done;
   });
 }
 
-Status Gateway::submit(RequestId id, RequestState state, Nanos deadline, Nanos now, int32_t priority,
-                       std::string traceparent) {
+Status Gateway::submit(RequestId id, RequestState state, Nanos now, Ask ask) {
   if (requests_.size() >= config_.max_requests) return Error{ErrorCode::kExhausted, "the queue is full"};
   if (state.prompt.empty() || state.choices.empty()) return Error{ErrorCode::kInvalidArgument, "an empty prompt"};
-  const GatewayRequest::Options options{config_.is_mirrored, config_.does_holder_adopt, state.max_tokens, deadline,
-                                        priority, std::move(traceparent)};
+  const GatewayRequest::Options options{config_.is_mirrored, config_.does_holder_adopt, state.max_tokens,
+                                        ask.deadline, ask.priority, std::move(ask.traceparent)};
   auto request = std::make_unique<GatewayRequest>(id, std::move(state), options, now);
   request->test_only = {test_only.has_no_attempt_fence, test_only.has_no_new_attempt};
   if (!requests_.emplace(id, std::move(request)).second) return Error{ErrorCode::kInvalidArgument, "the id is in use"};
+  shares_.enter(ask.tenant);
+  tenants_.emplace(id, std::move(ask.tenant));
   return Done{};
 }
 
@@ -325,21 +329,36 @@ void Gateway::drain(const std::string& node) {
   if (it != links_.end()) it->second.is_draining = true;
 }
 
-// What waits for a place goes last, by arrival and priority, so that every wait is bounded. No tick adds or removes
-// a request.
+// What waits for a place goes last. No tick adds or removes a request.
 void Gateway::tick_requests(Nanos now, GatewayOuts& out) {
   const auto tick = [](GatewayRequest& request, const auto& context) { request.on_tick(context); };
-  std::vector<std::pair<Nanos, RequestId>> queued;
+  Lanes lanes;
   for (const auto& [id, request] : requests_) {
     if (request->phase() != GatewayRequest::Phase::kQueued) with_request(id, now, out, Cause::kTimeout, tick);
-    else queued.emplace_back(request->queue_rank(config_.priority_step), id);
+    else lanes[tenants_.at(id)].emplace_back(request->queue_rank(config_.priority_step), id);
   }
-  std::sort(queued.begin(), queued.end());
-  for (const auto& [rank, id] : queued) {
+  for (auto& [tenant, queued] : lanes) std::sort(queued.rbegin(), queued.rend());
+  tick_queue(std::move(lanes), now, out);
+}
+
+// By turns of the tenants, the one first that got the fewest tokens by its weight; each one's by arrival and priority,
+// so that every wait is bounded.
+void Gateway::tick_queue(Lanes lanes, Nanos now, GatewayOuts& out) {
+  using Phase = GatewayRequest::Phase;
+  while (!lanes.empty()) {
+    const auto turn = std::min_element(lanes.begin(), lanes.end(), [this](const auto& a, const auto& b) {
+      return shares_.of(a.first).goes_before(shares_.of(b.first));
+    });
+    const RequestId id = turn->second.back().second;
     no_room_for_.reset();
-    with_request(id, now, out, Cause::kProgress, tick);
-    const auto it = requests_.find(id);
-    is_queue_held_ |= no_room_for_ == id && it != requests_.end() && now - it->second->asked_at() > config_.patience;
+    with_request(id, now, out, Cause::kProgress,
+                 [](GatewayRequest& ticked, const auto& context) { ticked.on_tick(context); });
+    const GatewayRequest& request = *requests_.at(id);
+    const bool has_begun = request.phase() != Phase::kQueued && request.phase() != Phase::kDone;
+    if (has_begun) shares_.charge(turn->first, static_cast<double>(request.state().prompt.size()));
+    is_queue_held_ |= no_room_for_ == id && now - request.asked_at() > config_.patience;
+    turn->second.pop_back();
+    if (turn->second.empty()) lanes.erase(turn);
   }
   is_queue_held_ = false;
 }

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/tenant_shares.h"
 #include "cluster/handoff/bad_pairs.h"
 #include "cluster/handoff/gateway_request.h"
 #include "cluster/handoff/suspicion.h"
@@ -62,6 +63,14 @@ using GatewayOut = std::variant<OpenStream, CloseStream, SendNode, DeliverToken,
                                 NodeTimings>;
 using GatewayOuts = std::vector<GatewayOut>;
 
+// How a request is to be treated; its state says what is to be done.
+struct Ask {
+  handoff::Nanos deadline = INT64_MAX;  // on the gateway's clock
+  int32_t priority = 0;                 // lower goes first
+  std::string traceparent = {};         // for the nodes
+  std::string tenant = {};              // whose turn it takes
+};
+
 struct GatewayConfig {
   handoff::NodeRef self;
   handoff::Timing timing;
@@ -72,6 +81,7 @@ struct GatewayConfig {
   handoff::Nanos priority_step = 10000 * handoff::kMs;  // a level of priority counts as so much later an arrival
   // A request that has waited so long for room lets none behind it take what becomes free.
   handoff::Nanos patience = 2000 * handoff::kMs;
+  std::map<std::string, double> tenant_weights = {};  // share of the prompt tokens under contention; absent: 1
   // Chooses where new requests go; none: by role, then by load.
   std::optional<router::RouterConfig> router = std::nullopt;
 };
@@ -109,7 +119,7 @@ class Gateway final : public handoff::Placement {
          forgets_bad_pairs = false;
   };
 
-  explicit Gateway(GatewayConfig config) : config_(std::move(config)) {
+  explicit Gateway(GatewayConfig config) : config_(std::move(config)), shares_(config_.tenant_weights, kTenantStart) {
     if (config_.router) router_.emplace(*config_.router);
   }
 
@@ -121,10 +131,8 @@ class Gateway final : public handoff::Placement {
   // A newer role_epoch than the node's Hello told. Decodes leave a node that only prefills from now on.
   void set_role(const std::string& node, handoff::Role role, uint64_t role_epoch, handoff::Nanos now, GatewayOuts& out);
 
-  // kExhausted: the queue is full, the client gets 429 or 503 at once. `deadline`: on this clock, or INT64_MAX.
-  // Lower priorities go first. `traceparent`: for the nodes.
-  Status submit(handoff::RequestId id, handoff::RequestState state, handoff::Nanos deadline, handoff::Nanos now,
-                int32_t priority = 0, std::string traceparent = {});
+  // kExhausted: the queue is full, the client gets 429 or 503 at once.
+  Status submit(handoff::RequestId id, handoff::RequestState state, handoff::Nanos now, Ask ask = {});
   void cancel(const handoff::RequestId& id, handoff::Nanos now, GatewayOuts& out);
 
   void on_stream_message(const std::string& node, uint64_t stream, const handoff::SessionMessage& message,
@@ -186,6 +194,9 @@ class Gateway final : public handoff::Placement {
   static void count(const Work& work, uint32_t by);
   void recount(const handoff::GatewayRequest& request);
   void tick_requests(handoff::Nanos now, GatewayOuts& out);
+  // Of a tenant, by rank; the last is next.
+  using Lanes = std::map<std::string, std::vector<std::pair<handoff::Nanos, handoff::RequestId>>>;
+  void tick_queue(Lanes lanes, handoff::Nanos now, GatewayOuts& out);
   void carry_out(handoff::GatewayActions& actions, handoff::Nanos now, GatewayOuts& out);
   void sweep();
   template <class Event>
@@ -199,11 +210,16 @@ class Gateway final : public handoff::Placement {
   // What the router says, when it has something to say.
   std::optional<std::optional<handoff::Placed>> route(const handoff::PlacementQuery& query) const;
   bool may_serve(const NodeLink& link) const;
+  bool knows_all_of(const NodeLink& link, const handoff::RequestId& request) const;
+
+  static constexpr double kTenantStart = 512;  // tokens; TenantShares
 
   GatewayConfig config_;
   std::map<std::string, NodeLink> links_;
   std::map<handoff::RequestId, std::unique_ptr<handoff::GatewayRequest>> requests_;  // in the order of their ids
   std::map<handoff::RequestId, Work> work_;  // of each of requests_
+  std::map<handoff::RequestId, std::string> tenants_;  // the same
+  TenantShares shares_;                                // in prompt tokens
   handoff::BadPairs bad_pairs_;
   mutable std::optional<LinkRouter> router_;  // remembers its choices, which are asked for by const functions
   mutable std::optional<handoff::RequestId> no_room_for_;  // what the router has just said it of

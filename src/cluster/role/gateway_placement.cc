@@ -83,6 +83,13 @@ bool Gateway::may_serve(const NodeLink& link) const {
   return link.state == LinkState::kOpen && !link.is_draining && !link.is_retired;
 }
 
+// An older node would leave out what it does not know of the request.
+bool Gateway::knows_all_of(const NodeLink& link, const RequestId& request) const {
+  if (link.hello.proto >= kProtoExtendedRequests) return true;
+  const auto it = requests_.find(request);
+  return it == requests_.end() || !is_extended(it->second->state());
+}
+
 bool Gateway::can_serve() const {
   bool can_prefill = false, can_decode = false;
   for (const auto& [node, link] : links_) {
@@ -167,6 +174,7 @@ std::optional<Placed> Gateway::placed_at(const std::string& source, const std::s
   const NodeLink& s = links_.at(source);
   const NodeLink& t = links_.at(target);
   if (!differing_field(s.hello.fingerprint, t.hello.fingerprint).empty()) return std::nullopt;
+  if (!knows_all_of(s, query.request) || !knows_all_of(t, query.request)) return std::nullopt;
   uint64_t num_tokens = query.shape.prompt_tokens;
   for (const uint32_t tokens : query.shape.choice_tokens) num_tokens += tokens;
   const double seconds = static_cast<double>(num_tokens) / config_.prefill_tokens_per_s;
@@ -246,7 +254,7 @@ std::optional<Placed> Gateway::place(const PlacementQuery& query) const {
 std::optional<NodeRef> Gateway::place_holder(const PlacementQuery& query) const {
   std::optional<Rank> best;
   for (const auto& [node, link] : links_) {
-    if (!may_serve(link) || query.not_target.contains(node)) continue;
+    if (!may_serve(link) || query.not_target.contains(node) || !knows_all_of(link, query.request)) continue;
     const Rank rank{0, distance(link.hello.role, Role::kPrefill), load_of(link, link.num_prefills + link.num_decodes),
                     &node};
     if (!best || rank < *best) best = rank;

@@ -106,6 +106,12 @@ size_t Node::num_entries_of(const std::string& gateway) const {
                                            [&](const auto& entry) { return entry.second.gateway == gateway; }));
 }
 
+bool Node::is_decoding() const {
+  return std::ranges::any_of(entries_, [](const auto& entry) {
+    return entry.second.target && entry.second.target->state() == Target::State::kDecoding;
+  });
+}
+
 Attempt Node::decoding_attempt(const Id& request) const {
   const auto it = entries_.find(request);
   const bool is_decoding = it != entries_.end() && it->second.target &&

@@ -86,6 +86,7 @@ class Node {
   size_t num_entries_of(const std::string& gateway) const;
   // Of a request decoded here: its attempt; 0: none.
   handoff::Attempt decoding_attempt(const handoff::RequestId& request) const;
+  bool is_decoding() const;  // anything at all
   handoff::Attempt source_attempt(const handoff::RequestId& request) const;  // the same of a prefill
   uint32_t num_pinned_blocks() const;
   uint32_t mirror_lag() const;  // tokens decoded and not yet at their holder, the largest of all requests

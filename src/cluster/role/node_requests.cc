@@ -201,7 +201,7 @@ void Node::pin_content(Entry& entry, Attempt attempt, const RequestState& state)
   Holder& holder = *entry.holder;
   holder.pin(attempt, state);
   const auto num_shared = static_cast<uint32_t>(state.prompt.size()) / kv_.block_size();
-  bool has_prompt = !entry.held.is_empty();
+  bool has_prompt = !entry.held.is_empty() && !reads_whole_prompt(state);
   for (uint32_t c = 0; c < num_choices; ++c) {
     if (!state.choices[c].is_finished && holder.held(c) < num_shared * kv_.block_size()) has_prompt = false;
   }
@@ -240,7 +240,8 @@ void Node::try_start_prefill(Entry& entry, NodeActions& out) {
     const auto num_prompt = static_cast<uint32_t>(state.prompt.size());
     const bool has_tokens = std::all_of(state.choices.begin(), state.choices.end(),
                                         [](const ChoiceState& c) { return !c.tokens.empty(); });
-    kv_.match(entry.held, state.prompt, state.cache_salt, (num_prompt - (has_tokens ? 0 : 1)) / size,
+    const uint32_t num_known = (num_prompt - (has_tokens ? 0 : 1)) / size;
+    kv_.match(entry.held, state.prompt, state.cache_salt, reads_whole_prompt(state) ? 0 : num_known,
               kv::Part::kShared);
     computed.assign(computed.size(), static_cast<uint32_t>(entry.held.shared.size()) * size);
   }

@@ -1,5 +1,6 @@
 #include "cluster/wire/proto_fields.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "cluster/wire/wire_limits.h"
@@ -29,6 +30,8 @@ Finish take_finish(pb::Finish from) {
       return Finish::kLength;
     case pb::FINISH_STOP_RULE:
       return Finish::kStopRule;
+    case pb::FINISH_COMPLETE:
+      return Finish::kComplete;
     default:
       return Finish::kStop;
   }
@@ -44,6 +47,8 @@ pb::Finish put_finish(Finish from) {
       return pb::FINISH_LENGTH;
     case Finish::kStopRule:
       return pb::FINISH_STOP_RULE;
+    case Finish::kComplete:
+      return pb::FINISH_COMPLETE;
   }
   return pb::FINISH_STOP;
 }
@@ -188,6 +193,10 @@ void put(const SamplingParams& from, pb::Sampling& to) {
   to.set_choice(from.choice);
   to.set_num_logprobs(from.num_logprobs);
   to.mutable_banned()->Add(from.banned.begin(), from.banned.end());
+  to.mutable_allowed()->Add(from.allowed.begin(), from.allowed.end());
+  for (const std::vector<TokenId>& word : from.bad_words) {
+    to.add_bad_words()->mutable_tokens()->Add(word.begin(), word.end());
+  }
 }
 Status take(const pb::Sampling& from, SamplingParams& to) {
   TRY(check_finite("temperature", from.temperature()));
@@ -202,6 +211,12 @@ Status take(const pb::Sampling& from, SamplingParams& to) {
     to.logit_bias.emplace_back(entry.token(), entry.bias());
   }
   TRY(take_tokens("banned", from.banned(), to.banned));
+  TRY(take_tokens("allowed", from.allowed(), to.allowed));
+  if (!std::ranges::is_sorted(to.allowed)) return bad_field("allowed", "is not in rising order");
+  for (const pb::BadWord& word : from.bad_words()) {
+    if (word.tokens().empty()) return bad_field("bad_words", "holds an empty word");
+    TRY(take_tokens("bad_words", word.tokens(), to.bad_words.emplace_back()));
+  }
   if (from.num_logprobs() < -1) return bad_field("num_logprobs", "is below -1");
   to.temperature = from.temperature();
   to.top_k = from.top_k();
@@ -229,7 +244,10 @@ void put(const handoff::RequestState& from, pb::RequestState& to) {
   for (const std::string& stop : from.stop_strings) to.add_stop_strings(stop);
   to.set_shows_special(from.shows_special);
   to.set_grammar_source(from.grammar_source);
+  to.set_grammar_kind(static_cast<pb::GrammarKind>(from.grammar_kind));
   to.set_cache_salt(from.cache_salt);
+  if (from.prompt_logprobs >= 0) to.set_prompt_logprobs(from.prompt_logprobs);
+  to.set_pooling(static_cast<pb::Pooling>(from.pooling));
   for (const ChoiceState& choice : from.choices) {
     pb::ChoiceState& entry = *to.add_choices();
     entry.mutable_tokens()->Add(choice.tokens.begin(), choice.tokens.end());
@@ -240,6 +258,8 @@ Status take(const pb::RequestState& from, handoff::RequestState& to) {
   TRY(check_range("version", from.version(), 1, 1));
   TRY(take_tokens("prompt", from.prompt(), to.prompt));
   TAKE(from, to, sampling);
+  // Not to be ignored: the answer would not be what was asked for.
+  TRY(check_range("grammar_kind", static_cast<uint64_t>(from.grammar_kind()), pb::GRAMMAR_NONE, pb::GRAMMAR_CHOICE));
   TRY(take_tokens("stop_token_ids", from.stop_token_ids(), to.stop_token_ids));
   TRY(check_size("choices", static_cast<size_t>(from.choices_size()), kMaxChoices));
   for (const pb::ChoiceState& entry : from.choices()) {
@@ -256,9 +276,41 @@ Status take(const pb::RequestState& from, handoff::RequestState& to) {
   to.stop_strings.assign(from.stop_strings().begin(), from.stop_strings().end());
   to.shows_special = from.shows_special();
   to.grammar_source = from.grammar_source();
+  to.grammar_kind = static_cast<handoff::GrammarKind>(from.grammar_kind());
   to.cache_salt = from.cache_salt();
+  if (from.has_prompt_logprobs() && from.prompt_logprobs() < 0) return bad_field("prompt_logprobs", "is below 0");
+  to.prompt_logprobs = from.has_prompt_logprobs() ? from.prompt_logprobs() : -1;
+  if (from.pooling() < pb::POOLING_NONE || from.pooling() > pb::POOLING_MEAN) {
+    return bad_field("pooling", "is " + std::to_string(from.pooling()));
+  }
+  to.pooling = static_cast<handoff::Pooling>(from.pooling());
   return Done{};
 }
+
+namespace {
+
+// `Message` has top_tokens and top_logprobs, one of each.
+template <class Message>
+void put_top(const std::vector<std::pair<TokenId, float>>& from, Message& to) {
+  for (const auto& [token, logprob] : from) {
+    to.add_top_tokens(token);
+    to.add_top_logprobs(logprob);
+  }
+}
+template <class Message>
+Status take_top(const Message& from, std::vector<std::pair<TokenId, float>>& to) {
+  TRY(check_size("top_tokens", static_cast<size_t>(from.top_tokens_size()), kMaxTopLogprobs));
+  if (from.top_logprobs_size() != from.top_tokens_size()) {
+    return bad_field("top_logprobs", "and top_tokens differ in length");
+  }
+  for (int i = 0; i < from.top_tokens_size(); ++i) {
+    if (from.top_tokens(i) < 0) return bad_field("top_tokens", "holds the token " + std::to_string(from.top_tokens(i)));
+    to.emplace_back(from.top_tokens(i), from.top_logprobs(i));
+  }
+  return Done{};
+}
+
+}  // namespace
 
 void put(const handoff::TokenEntry& from, pb::TokenEntry& to) {
   put(from.request, *to.mutable_request());
@@ -269,25 +321,33 @@ void put(const handoff::TokenEntry& from, pb::TokenEntry& to) {
   to.set_logprob(from.logprob);
   to.set_finish(put_finish(from.finish));
   to.set_rank(from.rank);
-  for (const auto& [token, logprob] : from.top) {
-    to.add_top_tokens(token);
-    to.add_top_logprobs(logprob);
-  }
+  put_top(from.top, to);
   to.set_num_cached(from.num_cached);
+  for (const handoff::PromptScore& score : from.prompt_scores) {
+    pb::PromptScore& entry = *to.add_prompt_scores();
+    entry.set_token(score.token);
+    entry.set_logprob(score.logprob);
+    entry.set_rank(score.rank);
+    put_top(score.top, entry);
+  }
+  to.mutable_embedding()->Add(from.embedding.begin(), from.embedding.end());
 }
 Status take(const pb::TokenEntry& from, handoff::TokenEntry& to) {
   TAKE(from, to, request);
   TRY(check_range("attempt", from.attempt(), 1, UINT32_MAX));
   TRY(check_range("choice", from.choice(), 0, kMaxChoices - 1));
   if (from.token() < 0) return bad_field("token", "is " + std::to_string(from.token()));
-  TRY(check_size("top_tokens", static_cast<size_t>(from.top_tokens_size()), kMaxTopLogprobs));
-  if (from.top_logprobs_size() != from.top_tokens_size()) {
-    return bad_field("top_logprobs", "and top_tokens differ in length");
+  TRY(take_top(from, to.top));
+  TRY(check_size("prompt_scores", static_cast<size_t>(from.prompt_scores_size()), kMaxTokens));
+  for (const pb::PromptScore& entry : from.prompt_scores()) {
+    if (entry.token() < 0) return bad_field("prompt_scores", "holds the token " + std::to_string(entry.token()));
+    handoff::PromptScore& score = to.prompt_scores.emplace_back();
+    score.token = entry.token();
+    score.logprob = entry.logprob();
+    score.rank = entry.rank();
+    TRY(take_top(entry, score.top));
   }
-  for (int i = 0; i < from.top_tokens_size(); ++i) {
-    if (from.top_tokens(i) < 0) return bad_field("top_tokens", "holds the token " + std::to_string(from.top_tokens(i)));
-    to.top.emplace_back(from.top_tokens(i), from.top_logprobs(i));
-  }
+  to.embedding.assign(from.embedding().begin(), from.embedding().end());
   to.attempt = from.attempt();
   to.choice = from.choice();
   to.index = from.index();

@@ -40,9 +40,13 @@ constexpr uint32_t kNumValues = 0;
 template <>
 constexpr uint32_t kNumValues<handoff::Role> = 3;
 template <>
-constexpr uint32_t kNumValues<handoff::Finish> = 4;
+constexpr uint32_t kNumValues<handoff::Finish> = 5;
+template <>
+constexpr uint32_t kNumValues<handoff::GrammarKind> = 5;
 template <>
 constexpr uint32_t kNumValues<handoff::ReserveRefusal> = 4;
+template <>
+constexpr uint32_t kNumValues<handoff::Pooling> = 3;
 template <>
 constexpr uint32_t kNumValues<ErrorCode> = 8;
 template <>
@@ -124,7 +128,14 @@ class RandomMessages {
     if constexpr (requires { value.final_tokens; }) value.final_tokens %= kMaxTokens;
     if constexpr (requires { value.num_parts; }) value.num_parts %= kMaxParts;
     if constexpr (requires { value.num_cached; }) value.num_cached %= kMaxTokens;
-    if constexpr (std::is_same_v<T, handoff::RequestState>) value.version = 1;
+    if constexpr (std::is_same_v<T, handoff::RequestState>) {
+      value.version = 1;
+      value.prompt_logprobs = std::max(value.prompt_logprobs, -1);
+    }
+    if constexpr (std::is_same_v<T, SamplingParams>) {
+      std::ranges::sort(value.allowed);
+      std::erase_if(value.bad_words, [](const auto& word) { return word.empty(); });
+    }
     if constexpr (std::is_same_v<T, handoff::Payload>) value.size_bytes %= kMaxPayloadBytes;
     if constexpr (std::is_same_v<T, handoff::Fingerprint>) {
       value.block_size = 1 + value.block_size % kMaxBlockSize;

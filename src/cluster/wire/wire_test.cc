@@ -157,6 +157,8 @@ TEST_CASE("a session message that is wrong is refused, and the field named") {
         "prefill: state: prompt holds the token -3");
   CHECK(of_prefill([](pb::Prefill& m) { m.mutable_state()->set_version(2); }) ==
         "prefill: state: version is 2, not in 1 to 1");
+  CHECK(of_prefill([](pb::Prefill& m) { m.mutable_state()->set_grammar_kind(static_cast<pb::GrammarKind>(5)); }) ==
+        "prefill: state: grammar_kind is 5, not in 0 to 4");
   CHECK(of_prefill([](pb::Prefill& m) {
           m.mutable_state()->mutable_sampling()->set_top_p(std::numeric_limits<float>::quiet_NaN());
         }) == "prefill: state: sampling: top_p is not a finite number");
@@ -246,6 +248,10 @@ TEST_CASE("an older peer's messages: fields that came later are absent and mean 
   const SessionMessage old_hold = without(hold, [&] { frame.mutable_hold()->mutable_state()->clear_shows_special(); });
   hold.state.shows_special = false;
   CHECK(is_same(SessionMessage(hold), old_hold));
+  hold.state.grammar_kind = GrammarKind::kLark;
+  const SessionMessage free_hold = without(hold, [&] { frame.mutable_hold()->mutable_state()->clear_grammar_kind(); });
+  hold.state.grammar_kind = GrammarKind::kNone;
+  CHECK(is_same(SessionMessage(hold), free_hold));
   const SessionMessage old_reserve = without(reserve, [&] { frame.mutable_reserve()->clear_traceparent(); });
   reserve.traceparent.clear();
   CHECK(is_same(SessionMessage(reserve), old_reserve));

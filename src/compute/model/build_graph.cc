@@ -83,6 +83,8 @@ Result<ModelGraphs> build_graphs(const ModelConfig& config, const ModelTensors& 
   body.finish_hidden();
   DecoderBuilder head(graphs.head, config, options);
   head.logits(*tensors.final_norm, tensors.lm_head != nullptr ? *tensors.lm_head : *tensors.embedding);
+  DecoderBuilder pool(graphs.pool, config, options);
+  pool.normed_rows(*tensors.final_norm);
   return graphs;
 }
 

@@ -30,10 +30,12 @@ struct BuildOptions {
 // External values that join the two graphs and the caller.
 inline constexpr uint32_t kHiddenSlot = 0;  // f32 [tokens, hidden]: body's output, head's input
 inline constexpr uint32_t kLogitsSlot = 1;  // f32 [outputs, vocab]: head's output
+inline constexpr uint32_t kNormedSlot = 2;  // f32 [outputs, hidden]: pool's output
 
 struct ModelGraphs {
   graph::Graph body;  // token ids to hidden states, all layers; writes KV
   graph::Graph head;  // gathers output rows of the hidden states, final norm, logits
+  graph::Graph pool;  // the same rows and norm alone, for embeddings; its one weight is among the head's
 };
 
 // kInvalidArgument for an architecture without a builder.

@@ -186,7 +186,7 @@ void DecoderBuilder::finish_hidden() {
   graph_.values[stream_].external_slot = kHiddenSlot;
 }
 
-void DecoderBuilder::logits(const TensorEntry& norm_weight, const TensorEntry& lm_head) {
+ValueId DecoderBuilder::output_rows() {
   Value hidden;
   hidden.name = "hidden";
   hidden.columns = config_.hidden;
@@ -196,9 +196,16 @@ void DecoderBuilder::logits(const TensorEntry& norm_weight, const TensorEntry& l
   rows.name = "rows";
   rows.rows = TD_ROWS_OUTPUTS;
   rows.external_slot = kNone;
-  const ValueId gathered = graph_.add_node({TD_OP_GATHER_ROWS, {input}, kNone, {}, {}}, rows);
-  const ValueId out = linear(norm(gathered, norm_weight, "head_in"), lm_head, nullptr, 1, "logits");
+  return graph_.add_node({TD_OP_GATHER_ROWS, {input}, kNone, {}, {}}, rows);
+}
+
+void DecoderBuilder::logits(const TensorEntry& norm_weight, const TensorEntry& lm_head) {
+  const ValueId out = linear(norm(output_rows(), norm_weight, "head_in"), lm_head, nullptr, 1, "logits");
   graph_.values[out].external_slot = kLogitsSlot;
+}
+
+void DecoderBuilder::normed_rows(const TensorEntry& norm_weight) {
+  graph_.values[norm(output_rows(), norm_weight, "normed")].external_slot = kNormedSlot;
 }
 
 }  // namespace tandem::model

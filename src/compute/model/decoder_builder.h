@@ -28,8 +28,11 @@ class DecoderBuilder {
   // The residual stream so far becomes the external hidden value.
   void finish_hidden();
   void logits(const TensorEntry& norm, const TensorEntry& lm_head);
+  // Output rows of the hidden value, normed: the external normed value.
+  void normed_rows(const TensorEntry& norm);
 
  private:
+  graph::ValueId output_rows();
   graph::ValueId norm(graph::ValueId input, const TensorEntry& weight, const std::string& name);
   // `input` in the format that a linear with this weight takes; made once per input and format.
   graph::ValueId as_input_of(const TensorEntry& weight, graph::ValueId input);

@@ -169,6 +169,10 @@ TEST_CASE("every subset of the passes leaves valid graphs that read and write wh
     const ModelGraphs graphs = build(test_case);
     check_valid(graphs.body);
     check_valid(graphs.head);
+    check_valid(graphs.pool);
+    CHECK(graphs.pool.values[graphs.pool.nodes.back().out].external_slot == kNormedSlot);
+    REQUIRE(graphs.pool.weights.size() == 1);
+    CHECK(std::ranges::count(graphs.head.weights, graphs.pool.weights[0].name, &graph::Weight::name) == 1);
     for (uint32_t subset = 0; subset < 32; ++subset) {
       CAPTURE(subset);
       ModelGraphs changed = graphs;

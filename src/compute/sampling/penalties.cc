@@ -1,5 +1,6 @@
 #include "compute/sampling/penalties.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -44,10 +45,45 @@ void apply_history(const SamplingParams& params, const TokenHistory& history, Sc
   }
 }
 
+// A word at a time: most words of a mask are all ones or all zeros.
+void apply_mask(std::span<const uint32_t> allowed, std::vector<float>& values) {
+  for (size_t first = 0; first < values.size(); first += 32) {
+    const uint32_t word = first / 32 < allowed.size() ? allowed[first / 32] : 0;
+    if (word == UINT32_MAX) continue;
+    const size_t end = std::min(first + 32, values.size());
+    for (size_t i = first; i < end; ++i) {
+      if ((word >> (i - first) & 1) == 0) values[i] = -INFINITY;
+    }
+  }
+}
+
+// `allowed` is in rising order.
+void keep_allowed(std::span<const TokenId> allowed, std::span<float> values) {
+  auto next = allowed.begin();
+  for (size_t token = 0; token < values.size(); ++token) {
+    if (next != allowed.end() && static_cast<size_t>(*next) == token) {
+      ++next;
+    } else {
+      values[token] = -INFINITY;
+    }
+  }
+}
+
+// A word's last token is banned where the output ends in the tokens before it.
+void ban_bad_words(std::span<const std::vector<TokenId>> words, std::span<const TokenId> output,
+                   std::span<float> values) {
+  for (const std::vector<TokenId>& word : words) {
+    if (word.empty() || !is_inside(word.back(), values.size()) || output.size() + 1 < word.size()) continue;
+    const auto before = std::span(word).first(word.size() - 1);
+    if (std::ranges::equal(output.last(before.size()), before)) values[word.back()] = -INFINITY;
+  }
+}
+
 }  // namespace
 
-bool leaves_logits(const SamplingParams& params) {
-  return params.logit_bias.empty() && params.banned.empty() && !has_penalty(params);
+bool leaves_logits(const SamplingParams& params, const TokenHistory& history) {
+  return params.logit_bias.empty() && params.banned.empty() && params.allowed.empty() && params.bad_words.empty() &&
+         history.allowed.empty() && !has_penalty(params);
 }
 
 Status apply_penalties(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,
@@ -68,6 +104,9 @@ Status apply_penalties(std::span<const float> logits, const SamplingParams& para
     }
     scratch.values[token] = -INFINITY;
   }
+  if (!history.allowed.empty()) apply_mask(history.allowed, scratch.values);
+  if (!params.allowed.empty()) keep_allowed(params.allowed, scratch.values);
+  ban_bad_words(params.bad_words, history.output, scratch.values);
   return Done{};
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The part of sampling that changes logits: bias, penalties, bans.
+// The part of sampling that changes logits: bias, penalties, bans, the mask of a grammar.
 
 #include <span>
 
@@ -8,12 +8,12 @@
 
 namespace tandem::sampling {
 
-// True when `params` leave every logit as it is.
-bool leaves_logits(const SamplingParams& params);
+// True when every logit stays as it is.
+bool leaves_logits(const SamplingParams& params, const TokenHistory& history);
 
 // Writes the changed logits to scratch.values. Repetition goes by the distinct tokens of prompt and output,
 // frequency and presence by the output. Tokens of the history outside the vocabulary (a padded prompt) are skipped;
-// a bias or ban on one is kInvalidArgument.
+// a bias or ban on one is kInvalidArgument. What is banned or not allowed becomes -infinity, whatever its bias.
 Status apply_penalties(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,
                        Scratch& scratch);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -22,11 +23,15 @@ struct Row {
 Result<Row> changed_row(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,
                         Scratch& scratch) {
   TRY_ASSIGN(const float max, checked_max(logits));
-  if (leaves_logits(params)) return Row{logits, max};
+  if (leaves_logits(params, history)) return Row{logits, max};
   TRY(apply_penalties(logits, params, history, scratch));
   auto changed_max = checked_max(scratch.values);
-  if (!changed_max) return std::move(changed_max).error().during("after penalties and bans");
-  return Row{scratch.values, *changed_max};
+  if (changed_max) return Row{scratch.values, *changed_max};
+  const auto is_out = [](float value) { return value == -INFINITY; };
+  if (!history.allowed.empty() && std::ranges::all_of(scratch.values, is_out)) {
+    return Error{ErrorCode::kInvalidArgument, "the grammar and the request's bans leave no token to choose"};
+  }
+  return std::move(changed_max).error().during("after penalties and bans");
 }
 
 TokenId first_of(const Row& row) {
@@ -99,12 +104,18 @@ Status validate_tokens(const SamplingParams& params, uint32_t vocabulary_size) {
     }
     if (!is_within(bias, -100, 100)) return out_of_range("logit_bias", bias, "between -100 and 100");
   }
-  for (const TokenId token : params.banned) {
-    if (!is_token(token)) {
-      return Error{ErrorCode::kInvalidArgument,
-                   fmt::format("token {} is outside the vocabulary (0 to {})", token, vocabulary_size - 1)};
-    }
+  const auto check = [&](std::span<const TokenId> tokens) -> Status {
+    const auto bad = std::ranges::find_if_not(tokens, is_token);
+    if (bad == tokens.end()) return Done{};
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("token {} is outside the vocabulary (0 to {})", *bad, vocabulary_size - 1)};
+  };
+  TRY(check(params.banned));
+  TRY(check(params.allowed));
+  if (!std::ranges::is_sorted(params.allowed)) {
+    return Error{ErrorCode::kInvalidArgument, "allowed tokens are not in rising order"};
   }
+  for (const std::vector<TokenId>& word : params.bad_words) TRY(check(word));
   return Done{};
 }
 

@@ -2,8 +2,9 @@
 // Sampling: one row of logits to one token, under SamplingParams. Pure functions of their arguments: no state, no
 // stream of random numbers, so a row's token depends on nothing but its own logits, parameters, history and position.
 //
-// Order, as vLLM's: logit_bias, repetition then frequency then presence penalty, temperature, min_p, top_k, top_p,
-// softmax. Tokens are ranked by (logit down, id up); the draw walks the running sum in that order (docs/numerics.md 8).
+// Order, as vLLM's: what may not come at all (a grammar's mask, bans) goes first; then logit_bias, repetition then
+// frequency then presence penalty, temperature, min_p, top_k, top_p, softmax. Tokens are ranked by (logit down, id up);
+// the draw walks the running sum in that order (docs/numerics.md 8).
 
 #include <cstdint>
 #include <optional>
@@ -19,16 +20,18 @@ namespace tandem::sampling {
 // Below this a temperature means greedy: only exact ties could still be chosen otherwise.
 inline constexpr float kGreedyBelow = 1e-5f;
 
-// A request's own tokens so far. The penalties count exactly these.
+// A request's own tokens so far, which the penalties count, and what may follow them.
 struct TokenHistory {
   std::span<const TokenId> prompt;
   std::span<const TokenId> output;
+  // Bit (id % 32) of word (id / 32) for each token that may come; what lies beyond the last word may not. Empty: all.
+  std::span<const uint32_t> allowed = {};
 };
 
 // Working memory, reused from call to call so that steady state allocates nothing. One per thread; holds no state
 // between calls.
 struct Scratch {
-  std::vector<float> values;      // logits after bias, penalties and bans
+  std::vector<float> values;      // logits after bias, penalties, bans and mask
   std::vector<float> exponents;   // log2 of the weights
   std::vector<float> weights;     // exp(logit - max) of the tokens still in play, 0 for the others
   std::vector<uint32_t> counts;   // per token; all 0 between calls

@@ -57,6 +57,36 @@ TEST_CASE("greedy takes the lowest id of the best, and never a banned token") {
   for (uint32_t position = 0; position < 200; ++position) CHECK(token_of(logits, params, position) != 1);
 }
 
+TEST_CASE("only allowed tokens are drawn, and never the last token of a bad word after those before it") {
+  const std::vector<float> logits = {1, 5, 4, 2, 3};
+  SamplingParams params = greedy();
+  params.allowed = {0, 3};
+  CHECK(token_of(logits, params) == 3);
+  params.banned = {3};
+  CHECK(token_of(logits, params) == 0);
+  params.temperature = 1;
+  params.banned = {};
+  for (uint32_t position = 0; position < 200; ++position) {
+    const TokenId token = token_of(logits, params, position);
+    CHECK((token == 0 || token == 3));
+  }
+  params = greedy();
+  params.bad_words = {{2, 4, 1}, {2}};
+  const std::vector<TokenId> prompt = {2, 4}, other = {4, 2, 3}, begun = {0, 2, 4};
+  CHECK(token_of(logits, params, 0, {prompt, {}}) == 1);  // of the output alone
+  CHECK(token_of(logits, params, 0, {prompt, other}) == 1);
+  CHECK(token_of(logits, params, 0, {prompt, begun}) == 4);
+  params.bad_words = {{1}};
+  CHECK(token_of(logits, params) == 2);
+  params.allowed = {9, 3};
+  CHECK(refusal(params, 5).find("token 9") != std::string::npos);
+  params.allowed = {3, 1};
+  CHECK(!refusal(params, 5).empty());
+  params.allowed = {1};
+  Scratch scratch;
+  CHECK(!sample(logits, params, {}, 0, scratch));  // nothing is left
+}
+
 TEST_CASE("SMP-01: a tiny temperature is greedy, also with masked tokens and exact ties") {
   std::vector<float> logits = random_logits(1000, 1, 20);
   logits[3] = -kInfinity;

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/thread_safety.h"
+#include "net/http/client_stream.h"
 #include "net/http/http_server.h"
 
 namespace tandem::http {
@@ -51,6 +52,7 @@ struct IoThread {
 struct Shared {
   HttpServerConfig config;
   Handler handler;
+  std::shared_ptr<net::ssl::context> tls;  // null: plain HTTP
   std::atomic<bool> is_draining{false};
   mutable Mutex mutex;
   CondVar changed;
@@ -67,7 +69,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection(std::shared_ptr<IoThread> io, std::shared_ptr<Shared> shared, tcp::socket socket)
       : io_(std::move(io)),
         shared_(std::move(shared)),
-        socket_(std::move(socket)),
+        stream_(std::move(socket), shared_->tls.get()),
         timer_(io_->context),
         resume_(io_->context) {}
 
@@ -88,10 +90,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   enum class Phase { kIdle, kHeader, kBody, kAnswering, kClosing, kClosed };
   using Parser = beast_http::request_parser<beast_http::string_body>;
 
-  net::awaitable<void> read_loop(std::shared_ptr<Connection> self);
+  net::awaitable<void> run(std::shared_ptr<Connection> self, bool is_refused);
+  net::awaitable<void> read_loop();
   void on_read_end(bool is_eof);
   void feed();
   bool feed_once();  // false: more bytes are needed, or may not be used yet
+  bool has_too_many_fields() const;
   void new_parser();
   void dispatch();
   void fail(int status, std::string_view message);
@@ -109,7 +113,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::shared_ptr<IoThread> io_;
   std::shared_ptr<Shared> shared_;
-  tcp::socket socket_;
+  ClientStream stream_;
   net::steady_timer timer_;
   net::steady_timer resume_;  // cancelled to let a paused reader go on
   Phase phase_ = Phase::kIdle;

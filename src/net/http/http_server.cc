@@ -67,22 +67,36 @@ bool is_loopback(const net::ip::address& address) {
 
 void Connection::start(bool is_refused) {
   error_code ignored;
-  socket_.set_option(tcp::no_delay(true), ignored);
-  is_from_loopback_ = is_loopback(socket_.remote_endpoint(ignored).address());
+  stream_.socket().set_option(tcp::no_delay(true), ignored);
+  is_from_loopback_ = is_loopback(stream_.socket().remote_endpoint(ignored).address());
   io_->connections.insert(this);
   new_parser();
-  phase_deadline_ = from_now(shared_->config.idle_timeout_ms);
+  phase_deadline_ = from_now(stream_.is_tls() ? shared_->config.header_timeout_ms : shared_->config.idle_timeout_ms);
   if (shared_->is_draining.load()) {
     close();
     return;
   }
-  if (is_refused) fail(503, "too many connections");
   set_timer();
-  net::co_spawn(io_->context, read_loop(shared_from_this()), net::detached);
+  net::co_spawn(io_->context, run(shared_from_this(), is_refused), net::detached);
 }
 
 // `self` keeps the connection alive while it reads.
-net::awaitable<void> Connection::read_loop([[maybe_unused]] std::shared_ptr<Connection> self) {
+net::awaitable<void> Connection::run([[maybe_unused]] std::shared_ptr<Connection> self, bool is_refused) {
+  if (stream_.is_tls()) {
+    const auto [error] = co_await stream_.tls().async_handshake(net::ssl::stream_base::server, kAwait);
+    if (phase_ == Phase::kClosed) co_return;
+    if (error) {
+      log_line(LogLevel::kDebug, "net/http", "no TLS with a client", {{"why", error.message()}});
+      close();
+      co_return;
+    }
+    phase_deadline_ = from_now(shared_->config.idle_timeout_ms);
+  }
+  if (is_refused) fail(503, "too many connections");
+  co_await read_loop();
+}
+
+net::awaitable<void> Connection::read_loop() {
   const size_t limit_bytes = std::max(kPipelineLimitBytes, 2 * shared_->config.header_limit_bytes);
   while (phase_ != Phase::kClosed) {
     if (in_.size() >= limit_bytes) {
@@ -90,9 +104,13 @@ net::awaitable<void> Connection::read_loop([[maybe_unused]] std::shared_ptr<Conn
       co_await resume_.async_wait(kAwait);
       continue;
     }
-    const auto [error, size] = co_await socket_.async_read_some(net::buffer(chunk_), kAwait);
+    const auto buffer = net::buffer(chunk_);
+    error_code error;
+    size_t size = 0;
+    if (stream_.is_tls()) std::tie(error, size) = co_await stream_.tls().async_read_some(buffer, kAwait);
+    else std::tie(error, size) = co_await stream_.socket().async_read_some(buffer, kAwait);
     if (error) {
-      on_read_end(error == net::error::eof);
+      on_read_end(error == net::error::eof || error == net::ssl::error::stream_truncated);
       co_return;
     }
     if (phase_ == Phase::kClosing) {
@@ -118,6 +136,12 @@ void Connection::new_parser() {
   parser_->header_limit(static_cast<uint32_t>(shared_->config.header_limit_bytes));
   parser_->body_limit(shared_->config.body_limit_bytes);
   parser_->eager(true);
+}
+
+// Also of the trailer of a chunked body.
+bool Connection::has_too_many_fields() const {
+  const auto& fields = parser_->get();
+  return static_cast<size_t>(std::distance(fields.begin(), fields.end())) > shared_->config.header_limit_fields;
 }
 
 // A handler may answer before it returns; the flag turns what would be recursion into the loop below.
@@ -147,6 +171,9 @@ bool Connection::feed_once() {
     fail(413, "the request's body is too large");
   else if (error && error != beast_http::error::need_more)
     fail(400, "not HTTP/1.1: " + error.message());
+  else if ((parser_->is_header_done() && phase_ == Phase::kHeader) || parser_->is_done()) {
+    if (has_too_many_fields()) fail(431, "the request has too many header fields");
+  }
   if (phase_ == Phase::kClosing) return false;
   if (parser_->is_header_done() && phase_ == Phase::kHeader) {
     phase_ = Phase::kBody;
@@ -281,8 +308,8 @@ void Connection::flush() {
   std::swap(writing_, pending_);
   largest_pending_ = 0;
   write_started_ = SteadyClock::now();
-  net::async_write(socket_, net::buffer(writing_),
-                   [self = shared_from_this()](error_code error, size_t) { self->on_written(error); });
+  stream_.async_write(net::buffer(writing_),
+                      [self = shared_from_this()](error_code error, size_t) { self->on_written(error); });
   set_timer();
 }
 
@@ -309,8 +336,7 @@ void Connection::linger_or_close() {
     close();
     return;
   }
-  error_code ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  stream_.finish_writing(shared_from_this());
   phase_deadline_ = from_now(kLingerMs);
   set_timer();
 }
@@ -336,7 +362,7 @@ void Connection::close() {
   ++id_;
   pending_.clear();
   error_code ignored;
-  socket_.close(ignored);
+  stream_.socket().close(ignored);
   timer_.cancel();
   resume_.cancel();
   io_->connections.erase(this);
@@ -472,6 +498,9 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerConfig config, H
   TANDEM_CHECK(config.num_threads > 0);
   auto state = std::make_unique<State>();
   if (!config.error_body) config.error_body = default_error_body;
+  if (config.tls) {
+    TRY_ASSIGN(state->shared->tls, open_tls(*config.tls));
+  }
   state->shared->config = std::move(config);
   state->shared->handler = std::move(handler);
   for (uint32_t i = 0; i < state->shared->config.num_threads; ++i) {

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
 #include "net/http/http_types.h"
+#include "net/http/tls_files.h"
 
 namespace tandem::http {
 
@@ -19,6 +21,7 @@ struct HttpServerConfig {
   uint32_t num_threads = 1;
   uint32_t max_connections = 4096;             // more are answered 503 and closed
   size_t header_limit_bytes = 16 << 10;        // 431
+  size_t header_limit_fields = 100;            // 431
   size_t body_limit_bytes = 32 << 20;          // 413
   size_t stream_buffer_limit_bytes = 1 << 20;  // of a stream; over it when more is written: a slow reader, gone
   int64_t idle_timeout_ms = 75'000;            // between requests
@@ -26,11 +29,13 @@ struct HttpServerConfig {
   int64_t body_timeout_ms = 60'000;            // from there to the body's end: 408
   int64_t write_timeout_ms = 60'000;           // without progress of a write: the client counts as gone
   ErrorBody error_body;                        // empty: {"error":{"message","code"}}
+  std::optional<TlsFiles> tls;                 // absent: plain HTTP
 };
 
 class HttpServer {
  public:
-  // Listens and serves at once. kUnavailable when the address cannot be bound. `handler` is called on I/O threads.
+  // Listens and serves at once. kUnavailable when the address cannot be bound; what is wrong with the TLS files as
+  // TlsContext::open() says it. `handler` is called on I/O threads.
   static Result<std::unique_ptr<HttpServer>> start(HttpServerConfig config, Handler handler);
   ~HttpServer();  // stop(0)
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <system_error>
 
+#include "base/clock.h"
 #include "compute/kernels/denormals_off.h"
 
 namespace tandem::cpu {
@@ -21,13 +22,6 @@ constexpr uint32_t kRunUnit = 1 << 11;
 int64_t monotonic_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
-}
-
-// Time that this thread was on a core.
-int64_t thread_cpu_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 

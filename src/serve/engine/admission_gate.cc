@@ -1,27 +1,62 @@
 #include "serve/engine/admission_gate.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "base/clock.h"
 
 namespace tandem::engine {
 
+double AdmissionGate::weight_of(const std::string& tenant) const {
+  const auto found = weights_.find(tenant);
+  return found == weights_.end() || found->second <= 0 ? 1 : found->second;
+}
+
+sched::QueueView AdmissionGate::view_for(const std::string& tenant) const {
+  sched::QueueView view;
+  view.num_queued = num_queued_;
+  view.queued_tokens = queued_tokens_;
+  const double own = weight_of(tenant);
+  double all = queued_weight_;
+  if (const auto found = queued_by_tenant_.find(tenant); found != queued_by_tenant_.end()) {
+    view.tenant_queued = found->second.num_requests;
+    view.tenant_tokens = found->second.num_tokens;
+  } else {
+    all += own;
+  }
+  view.tenant_share = own / all;
+  view.seconds_per_prefill_token = pace_.seconds_per_prefill_token;
+  view.mean_output_tokens = pace_.mean_output_tokens;
+  // Steps as they will be once what waits has its seats; and seats come free no faster than answers end.
+  const uint32_t num_rows = std::min(pace_.num_seats, pace_.num_running + num_queued_ + 1);
+  view.step_seconds = pace_.step_seconds;
+  if (num_rows > pace_.num_running) view.step_seconds += pace_.row_seconds * (num_rows - pace_.num_running);
+  const double seat_s = pace_.num_seats == 0 ? 0 : view.mean_output_tokens * view.step_seconds / pace_.num_seats;
+  const bool has_seat = num_queued_ + pace_.num_running < pace_.num_seats;
+  view.seconds_per_start = has_seat ? 0 : std::max(seconds_per_start(), seat_s);
+  return view;
+}
+
+Status AdmissionGate::check_room(const std::string& tenant) const {
+  Lock lock(mutex_);
+  if (is_closed_) return Error{ErrorCode::kUnavailable, "the server is shutting down"};
+  return policy_.check_room(view_for(tenant), 0, weight_of(tenant));
+}
+
 Result<sched::RequestId> AdmissionGate::enter(const sched::Request& request, int64_t now_ns) {
   TRY(policy_.check_fits(request));
   Lock lock(mutex_);
   if (is_closed_) return Error{ErrorCode::kUnavailable, "the server is shutting down"};
-  const auto by_tenant = queued_by_tenant_.find(request.tenant);
-  sched::QueueView view;
-  view.num_queued = num_queued_;
-  view.queued_tokens = queued_tokens_;
-  view.tenant_queued = by_tenant == queued_by_tenant_.end() ? 0 : by_tenant->second;
-  view.seconds_per_prefill_token = pace_.seconds_per_prefill_token;
-  view.step_seconds = pace_.step_seconds;
-  TRY(policy_.check_load(request, view, now_ns));
+  TRY(policy_.check_load(request, view_for(request.tenant), now_ns));
   const sched::RequestId id{next_id_++};
   tickets_.emplace(id, Ticket{request.tenant, request.prompt.size()});
-  ++queued_by_tenant_[request.tenant];
+  Queued& queued = queued_by_tenant_[request.tenant];
+  if (queued.num_requests++ == 0) {
+    queued.weight = weight_of(request.tenant);
+    queued_weight_ += queued.weight;
+  }
+  queued.num_tokens += request.prompt.size();
   ++num_queued_;
   queued_tokens_ += request.prompt.size();
   return id;
@@ -30,10 +65,14 @@ Result<sched::RequestId> AdmissionGate::enter(const sched::Request& request, int
 void AdmissionGate::leave_queue(Ticket& ticket) {
   if (!ticket.is_queued) return;
   ticket.is_queued = false;
-  --num_queued_;
+  if (--num_queued_ == 0) last_start_ns_ = 0;  // the time without a queue says nothing of how fast one drains
   queued_tokens_ -= ticket.num_tokens;
   const auto tenant = queued_by_tenant_.find(ticket.tenant);
-  if (--tenant->second == 0) queued_by_tenant_.erase(tenant);
+  tenant->second.num_tokens -= ticket.num_tokens;
+  if (--tenant->second.num_requests > 0) return;
+  queued_weight_ -= tenant->second.weight;
+  queued_by_tenant_.erase(tenant);
+  if (queued_by_tenant_.empty()) queued_weight_ = 0;  // no rounding is carried on
 }
 
 void AdmissionGate::start(sched::RequestId id, int64_t now_ns) {
@@ -41,9 +80,14 @@ void AdmissionGate::start(sched::RequestId id, int64_t now_ns) {
   const auto found = tickets_.find(id);
   TANDEM_CHECK(found != tickets_.end());
   leave_queue(found->second);
-  if (last_start_ns_ != 0 && num_queued_ > 0) {
-    const double interval_s = static_cast<double>(now_ns - last_start_ns_) * 1e-9;
-    start_interval_s_ += 0.1 * (interval_s - start_interval_s_);
+  if (num_queued_ == 0) return;
+  if (last_start_ns_ != 0) {
+    // Many start with one step and then none for a while: only the ratio of sums is steady.
+    constexpr double kMemory_s = 5;
+    const double passed_s = static_cast<double>(now_ns - last_start_ns_) * 1e-9;
+    const double kept = std::exp(-passed_s / kMemory_s);
+    num_starts_ = num_starts_ * kept + 1;
+    start_seconds_ = start_seconds_ * kept + passed_s;
   }
   last_start_ns_ = now_ns;
 }
@@ -110,7 +154,11 @@ uint32_t AdmissionGate::num_alive() const {
 
 double AdmissionGate::retry_after_s() const {
   Lock lock(mutex_);
-  return std::clamp(start_interval_s_ * num_queued_, 1.0, 60.0);
+  const double drain_s = std::max(seconds_per_start() * num_queued_,
+                                  pace_.seconds_per_prefill_token * static_cast<double>(queued_tokens_));
+  // The golden ratio's multiples spread as evenly as random numbers do not.
+  const double spread = std::fmod(static_cast<double>(++num_asked_) * 0.6180339887498949, 1.0);
+  return std::clamp(drain_s, 1.0, 60.0) * (1 + 0.5 * spread);
 }
 
 }  // namespace tandem::engine

@@ -55,6 +55,9 @@ Status Engine::check(const sched::Request& request) const {
     return Error{ErrorCode::kInvalidArgument, "n is " + std::to_string(request.num_choices) + ", at most " +
                                                   std::to_string(config_.max_choices) + " is allowed"};
   }
+  if (request.grammar && !request.make_token_mask) {
+    return Error{ErrorCode::kInvalidArgument, "a grammar without its masks would not be kept to"};
+  }
   const int32_t num_logprobs = std::max(request.sampling.num_logprobs, request.prompt_logprobs);
   if (num_logprobs > 0 && static_cast<uint32_t>(num_logprobs) > config_.max_logprobs) {
     return Error{ErrorCode::kInvalidArgument, std::to_string(num_logprobs) + " logprobs are asked for, at most " +
@@ -79,8 +82,20 @@ Result<sched::RequestId> Engine::submit(sched::Request request, std::shared_ptr<
   return *id;
 }
 
+Status Engine::check_room(const std::string& tenant) {
+  Status room = gate_.check_room(tenant);
+  if (!room) metrics_.reject();
+  return room;
+}
+
 void Engine::cancel(sched::RequestId request) {
   if (gate_.cancel(request)) mailbox_.wake();
+}
+
+bool Engine::reset_prefix_cache() {
+  drops_cache_.store(true);
+  mailbox_.wake();
+  return true;
 }
 
 GeneratorLimits Engine::limits() const {
@@ -130,6 +145,10 @@ void Engine::run() {
 bool Engine::run_once() {
   answer_dump();
   take_arrivals();
+  if (drops_cache_.exchange(false)) {  // after the mailbox: who was submitted later than the reset finds nothing
+    scheduler_.pool().drop_cache();
+    is_checked_ = false;
+  }
   for (sched::Update& update : scheduler_.expire(clock_.now_ns())) publish(std::move(update));
   if (scheduler_.is_idle()) {
     check_idle();
@@ -224,13 +243,24 @@ void Engine::publish(sched::Update update) {
   const bool has_tokens =
       std::ranges::any_of(update.deltas, [](const sched::ChoiceDelta& delta) { return !delta.tokens.empty(); });
   open.times.scheduled_ns = update.scheduled_ns;
+  for (const sched::ChoiceDelta& delta : update.deltas) {
+    if (delta.choice == 0) open.num_tokens += static_cast<uint32_t>(delta.tokens.size());
+  }
   if (has_tokens && open.times.first_token_ns == 0) open.times.first_token_ns = clock_.now_ns();
   open.sink->publish(std::move(update));
   if (!is_last) return;
   open.times.end_ns = clock_.now_ns();
   metrics_.on_end(open.times);
+  learn_pace(open);
   open_.erase(found);
   gate_.end(id);
+}
+
+void Engine::learn_pace(const Open& ended) {
+  if (ended.num_tokens < 2) return;
+  const double seconds = static_cast<double>(ended.times.end_ns - ended.times.first_token_ns) * 1e-9;
+  const double per_token = seconds / (ended.num_tokens - 1);
+  seconds_per_output_ += (seconds_per_output_ == 0 ? 1 : 0.1) * (per_token - seconds_per_output_);
 }
 
 void Engine::update_levels() {
@@ -238,7 +268,19 @@ void Engine::update_levels() {
   num_running_.store(scheduler_.counts().num_running, std::memory_order_relaxed);
   kv_usage_.store(pool.num_blocks() == 0 ? 0 : static_cast<double>(pool.num_owned()) / pool.num_blocks(),
                   std::memory_order_relaxed);
-  gate_.set_pace({scheduler_.seconds_per_prefill_token(), scheduler_.cost().predict(scheduler_.shape())});
+  // A step as they are now may be an empty server's first; what others have just seen counts, if it is more.
+  const cost::StepShape& shape = scheduler_.shape();
+  const double step_s = scheduler_.cost().predict(shape);
+  cost::StepShape longer = shape;
+  longer.add_decode(shape.num_decode_rows == 0 ? 0 : shape.decode_attended / shape.num_decode_rows);
+  Pace pace;
+  pace.seconds_per_prefill_token = scheduler_.seconds_per_prefill_token();
+  pace.step_seconds = std::max(step_s, seconds_per_output_);
+  pace.mean_output_tokens = scheduler_.mean_output_tokens();
+  pace.row_seconds = scheduler_.cost().predict(longer) - step_s;
+  pace.num_running = scheduler_.counts().num_running;
+  pace.num_seats = config_.sched.max_num_seqs;
+  gate_.set_pace(pace);
   metrics_.on_levels(scheduler_, gate_.num_queued());
 }
 

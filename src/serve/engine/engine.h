@@ -38,7 +38,9 @@ class Engine final : public Generator {
 
   // Any thread.
   Result<sched::RequestId> submit(sched::Request request, std::shared_ptr<sched::TokenSink> sink) override;
+  Status check_room(const std::string& tenant) override;
   void cancel(sched::RequestId request) override;
+  bool reset_prefix_cache() override;
   GeneratorLimits limits() const override;
   GeneratorLoad load() const override;
   bool is_draining() const { return gate_.is_closed(); }
@@ -66,6 +68,7 @@ class Engine final : public Generator {
   struct Open {
     std::shared_ptr<sched::TokenSink> sink;
     RequestTimes times;
+    uint32_t num_tokens = 0;  // of the first choice
   };
   struct Thread;
   struct DumpSlot;
@@ -78,6 +81,7 @@ class Engine final : public Generator {
   void run_batch(const sched::Batch& batch);
   void finish_step(sched::StepOutcome outcome, double seconds);
   void publish(sched::Update update);
+  void learn_pace(const Open& ended);
   void update_levels();
   void answer_dump();
   void end_all();
@@ -90,6 +94,7 @@ class Engine final : public Generator {
   std::atomic<uint32_t> num_running_{0};
   std::atomic<double> kv_usage_{0};
   std::atomic<bool> is_stopping_{false};
+  std::atomic<bool> drops_cache_{false};  // the engine thread is to do it
   std::unique_ptr<DumpSlot> dump_slot_;
   std::unique_ptr<Thread> thread_;
 
@@ -100,6 +105,7 @@ class Engine final : public Generator {
   std::vector<Arrival> inbox_;
   bool is_checked_ = false;  // since the scheduler became idle
   bool has_failed_ = false;  // the last step did, and was rolled back
+  double seconds_per_output_ = 0;  // smoothed: of a token after the first, as requests see it
 };
 
 }  // namespace tandem::engine

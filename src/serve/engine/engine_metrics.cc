@@ -1,5 +1,6 @@
 #include "serve/engine/engine_metrics.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "serve/cost/step_cost.h"
@@ -8,8 +9,10 @@
 namespace tandem::engine {
 namespace {
 
-const std::vector<double> kRequestSeconds = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,  15,  20,
-                                             30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+// vLLM's buckets, which dashboards divide by, and below them what is fast.
+const std::vector<double> kRequestSeconds = {.001, .0025, .005, .01, .025, .05, .1, .2, .3,  .5,  .8,  1,   1.5,  2,
+                                             2.5,  5,     10,   15,  20,   30,  40, 50, 60,  120, 240, 480, 960,  1920,
+                                             7680};
 const std::vector<double> kStepTokens = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 const std::vector<double> kStepSeconds = {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10};
 
@@ -17,6 +20,9 @@ Labels with(Labels labels, const char* name, const char* value) {
   labels.emplace_back(name, value);
   return labels;
 }
+
+// A count that went back, which would be a fault of ours, adds nothing: metrics never break serving.
+uint64_t since(uint64_t now, uint64_t seen) { return now > seen ? now - seen : 0; }
 
 double seconds_between(int64_t from_ns, int64_t to_ns) { return static_cast<double>(to_ns - from_ns) * 1e-9; }
 
@@ -89,16 +95,13 @@ void EngineMetrics::declare_cache(const sched::SchedulerConfig& config) {
 
 void EngineMetrics::on_totals(const sched::Scheduler& scheduler) {
   const sched::SchedulerCounts now = scheduler.counts();
-  const uint64_t num_queried = now.prefix_queries_tokens - seen_.prefix_queries_tokens;
+  const uint64_t num_queried = since(now.prefix_queries_tokens, seen_.prefix_queries_tokens);
   for (Counter* queries : {&prefix_queries_, &prefix_queries_old_}) queries->add(num_queried);
-  const uint64_t num_hit = now.prefix_hits_tokens - seen_.prefix_hits_tokens;
-  for (Counter* hits : {&prefix_hits_, &prefix_hits_old_, &cached_tokens_, &prompt_tokens_from_cache_}) {
-    hits->add(num_hit);
-  }
-  prompt_tokens_.add(num_hit);
-  preemptions_.add(now.num_preemptions - seen_.num_preemptions);
-  recomputed_tokens_.add(now.num_recomputed_tokens - seen_.num_recomputed_tokens);
-  evictions_.add(scheduler.pool().num_evictions() - evictions_seen_);
+  const uint64_t num_hit = since(now.prefix_hits_tokens, seen_.prefix_hits_tokens);
+  for (Counter* hits : {&prefix_hits_, &prefix_hits_old_}) hits->add(num_hit);
+  preemptions_.add(since(now.num_preemptions, seen_.num_preemptions));
+  recomputed_tokens_.add(since(now.num_recomputed_tokens, seen_.num_recomputed_tokens));
+  evictions_.add(since(scheduler.pool().num_evictions(), evictions_seen_));
   seen_ = now;
   evictions_seen_ = scheduler.pool().num_evictions();
 }
@@ -120,8 +123,11 @@ void EngineMetrics::on_levels(const sched::Scheduler& scheduler, uint32_t num_qu
 
 void EngineMetrics::on_step(const sched::Scheduler& scheduler, const sched::CommitResult& result, double seconds) {
   on_totals(scheduler);
-  prompt_tokens_.add(result.num_prompt_tokens);
-  prompt_tokens_computed_.add(result.num_prompt_tokens);
+  const uint64_t num_prompt = result.completed_prompt_tokens;
+  const uint64_t num_cached = std::min<uint64_t>(result.cached_prompt_tokens, num_prompt);
+  prompt_tokens_.add(num_prompt);
+  for (Counter* cached : {&cached_tokens_, &prompt_tokens_from_cache_}) cached->add(num_cached);
+  prompt_tokens_computed_.add(num_prompt - num_cached);
   generation_tokens_.add(result.num_output_tokens);
   const cost::StepShape& shape = scheduler.shape();
   step_tokens_.observe(static_cast<double>(shape.num_prefill_tokens + shape.num_decode_rows));

@@ -121,6 +121,28 @@ TEST_CASE("what a request learns: cached tokens, when it was scheduled, logprobs
   CHECK(first->updates()[0].deltas[0].logprobs[0].top.size() == 2);
 }
 
+TEST_CASE("a reset drops what is cached and unused, and no block that a request holds") {
+  Bench bench;
+  const auto ask = [&bench] {
+    const auto sink = bench.submit(make_request(prompt_of(40, 1), 3));
+    bench.run();
+    return sink->updates()[0].num_cached_tokens;
+  };
+  CHECK(ask() == 0);
+  CHECK(ask() == 32);
+  CHECK(bench.engine.reset_prefix_cache());
+  CHECK(ask() == 0);
+  const auto running = bench.submit(make_request(prompt_of(40, 1), 30));
+  for (int i = 0; i < 4; ++i) CHECK(bench.engine.run_once());
+  CHECK(bench.engine.reset_prefix_cache());
+  bench.run();
+  CHECK(running->tokens().size() == 30);
+  CHECK(!running->error());
+  CHECK(bench.engine.reset_prefix_cache());
+  bench.run();
+  CHECK(bench.engine.scheduler().pool().num_cached() == 0);
+}
+
 TEST_CASE("a step that fails once is tried again and nobody notices") {
   Bench whole;
   const auto expected = whole.submit(make_request(prompt_of(30, 1), 8));

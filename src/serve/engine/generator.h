@@ -2,6 +2,7 @@
 // Generator: the one way to ask for tokens. In one process it is Engine; in a cluster the gateway implements it.
 
 #include <memory>
+#include <string>
 
 #include "base/result.h"
 #include "serve/sched/request.h"
@@ -34,9 +35,20 @@ class Generator {
   // After success the sink gets updates until one with is_last.
   virtual Result<sched::RequestId> submit(sched::Request request, std::shared_ptr<sched::TokenSink> sink) = 0;
 
+  // Why submit() would refuse any request of this tenant now, if so: asked before a prompt is read and made tokens, so
+  // that refusing stays cheap. What passes may still be refused.
+  virtual Status check_room(const std::string& tenant) {
+    (void)tenant;
+    return Done{};
+  }
+
   // Ends the request within a step; its sink gets one last update with FinishReason::kCancelled for each open choice.
   // Unknown or finished ids are ignored.
   virtual void cancel(sched::RequestId request) = 0;
+
+  // Drops what the prefix cache holds and nobody uses, before the requests submitted after this. False: this generator
+  // has no cache of its own to drop.
+  virtual bool reset_prefix_cache() { return false; }
 
   virtual GeneratorLimits limits() const = 0;
   virtual GeneratorLoad load() const = 0;

@@ -41,6 +41,18 @@ std::vector<uint32_t> layer_ends_of(const graph::Plan& body, uint32_t num_layers
   return ends;
 }
 
+// Of `packed`, the weights of `all`: those that `graph` has too, in its order. Each is packed once.
+std::vector<td_weight> weights_among(const graph::Graph& graph, const graph::Graph& all,
+                                     std::span<const td_weight> packed) {
+  std::vector<td_weight> weights;
+  for (const graph::Weight& weight : graph.weights) {
+    const auto same = std::ranges::find(all.weights, weight.name, &graph::Weight::name);
+    TANDEM_CHECK(same != all.weights.end() && same->use == weight.use);
+    weights.push_back(packed[static_cast<size_t>(same - all.weights.begin())]);
+  }
+  return weights;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::open(const RunnerOptions& options) {
@@ -143,6 +155,7 @@ Status ModelRunner::make_plans(const RunnerOptions& options, const model::ModelG
   const graph::RowCounts rows{options.max_batched_tokens, kHeadRows};
   const graph::Plan body = lower(graphs.body, plan_memory(graphs.body, rows, row_bytes, reuses_memory), row_bytes);
   const graph::Plan head = lower(graphs.head, plan_memory(graphs.head, rows, row_bytes, reuses_memory), row_bytes);
+  const graph::Plan pool = lower(graphs.pool, plan_memory(graphs.pool, rows, row_bytes, reuses_memory), row_bytes);
 
   td_plan_desc desc{};
   desc.max_tokens = options.max_batched_tokens;
@@ -150,22 +163,26 @@ Status ModelRunner::make_plans(const RunnerOptions& options, const model::ModelG
   desc.max_sequences = options.max_sequences;
   desc.max_positions = max_model_len_;
   desc.kv = kv_layout_;
-  desc.arena_bytes = std::max(body.arena_bytes, head.arena_bytes);
-  const auto create = [&](const graph::Plan& plan, size_t graph_index) {
+  desc.arena_bytes = std::max({body.arena_bytes, head.arena_bytes, pool.arena_bytes});
+  const auto create = [&](const graph::Plan& plan, std::span<const td_weight> weights) {
     desc.ops = plan.ops.data();
     desc.num_ops = static_cast<uint32_t>(plan.ops.size());
-    desc.weights = weights_.of_graph(graph_index).data();
-    desc.num_weights = static_cast<uint32_t>(weights_.of_graph(graph_index).size());
+    desc.weights = weights.data();
+    desc.num_weights = static_cast<uint32_t>(weights.size());
     return device_.create_plan(desc);
   };
-  TRY_ASSIGN(device::DevicePlan body_plan, create(body, 0));
-  TRY_ASSIGN(device::DevicePlan head_plan, create(head, 1));
+  const std::vector<td_weight> pool_weights = weights_among(graphs.pool, graphs.head, weights_.of_graph(1));
+  TRY_ASSIGN(device::DevicePlan body_plan, create(body, weights_.of_graph(0)));
+  TRY_ASSIGN(device::DevicePlan head_plan, create(head, weights_.of_graph(1)));
+  TRY_ASSIGN(device::DevicePlan pool_plan, create(pool, pool_weights));
   body_ = std::make_unique<device::DevicePlan>(std::move(body_plan));
   head_ = std::make_unique<device::DevicePlan>(std::move(head_plan));
+  pool_ = std::make_unique<device::DevicePlan>(std::move(pool_plan));
 
   layer_ends_ = layer_ends_of(body, config_.num_layers);
   num_body_ops_ = static_cast<uint32_t>(body.ops.size());
   logits_row_bytes_ = row_bytes(TD_F32, config_.vocab);
+  hidden_row_bytes_ = row_bytes(TD_F32, config_.hidden);
   // A nested step has few rows: of what it has as its own, most is never touched.
   for (uint32_t i = 0; i < (options.nests_steps && body_->has_parts() ? 2u : 1u); ++i) {
     TRY_ASSIGN(Step step, make_step(desc.arena_bytes, options.max_batched_tokens));
@@ -181,6 +198,7 @@ Result<ModelRunner::Step> ModelRunner::make_step(uint64_t arena_bytes, uint32_t 
   Step step;
   TRY_ASSIGN(step.arena, device_.alloc(arena_bytes));
   TRY_ASSIGN(step.hidden, device_.alloc(device_.row_bytes(TD_F32, config_.hidden) * max_tokens));
+  TRY_ASSIGN(step.normed, device_.alloc(hidden_row_bytes_ * kHeadRows));
   TRY_ASSIGN(step.logits, device_.alloc(logits_row_bytes_ * kHeadRows));
   if (device_.properties().host_visible == 0) step.host_logits.resize(logits_row_bytes_ * kHeadRows / sizeof(float));
   return step;

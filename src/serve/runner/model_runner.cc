@@ -38,6 +38,7 @@ Result<sched::StepOutcome> ModelRunner::run_in(Step& step, const sched::Batch& b
   for (size_t begin = 0; begin < step.outputs.size(); begin += kHeadRows) {
     TRY(run_head(step, batch, begin, std::min(begin + kHeadRows, step.outputs.size()), outcome));
   }
+  TRY(pool_rows(step, batch, outcome));
   uint32_t row = 0;
   for (size_t i = 0; i < batch.items.size(); ++i) {
     for (uint32_t end = row + batch.items[i].count; row < end; ++row) {
@@ -116,6 +117,10 @@ Status ModelRunner::run_body(Step& step, const sched::Batch& batch, sched::StepO
   bindings.sequences = step.sequences.data();
   bindings.row_faults = step.row_faults.data();
   TRY(launch_body(bindings, observer));
+  // While a device that computes by itself is at it. A mask keeps what it says, an error too, until choose().
+  for (const sched::BatchItem& item : batch.items) {
+    if (item.samples && item.mask != nullptr) static_cast<void>(item.mask->allowed());
+  }
   return stream_->synchronize();
 }
 
@@ -146,6 +151,50 @@ void ModelRunner::collect_outputs(Step& step, const sched::Batch& batch) {
       step.output_rows.push_back(row);
     }
   }
+}
+
+// The hidden states that embeddings are made of, in rising position, each added to what the item brought along.
+Status ModelRunner::pool_rows(Step& step, const sched::Batch& batch, sched::StepOutcome& outcome) {
+  step.pooled_rows.clear();
+  step.pooled_items.clear();
+  uint32_t row = 0;
+  for (uint32_t i = 0; i < batch.items.size(); ++i) {
+    const sched::BatchItem& item = batch.items[i];
+    if (item.pooling == sched::Pooling::kMean) outcome.items[i].pooled.assign(item.pooled.begin(), item.pooled.end());
+    for (uint32_t end = item.begin + item.count, position = item.begin; position < end; ++position, ++row) {
+      const bool is_wanted = item.pooling == sched::Pooling::kMean ||
+                             (item.pooling == sched::Pooling::kLast && position + 1 == item.num_prompt_tokens);
+      if (!is_wanted) continue;
+      step.pooled_rows.push_back(row);
+      step.pooled_items.push_back(i);
+    }
+  }
+  for (size_t begin = 0; begin < step.pooled_rows.size(); begin += kHeadRows) {
+    const size_t count = std::min<size_t>(kHeadRows, step.pooled_rows.size() - begin);
+    TRY(read_normed(step, std::span(step.pooled_rows).subspan(begin, count)));
+    for (size_t i = 0; i < count; ++i) {
+      const auto* values = reinterpret_cast<const float*>(step.host_normed.data() + i * hidden_row_bytes_);
+      std::vector<double>& sum = outcome.items[step.pooled_items[begin + i]].pooled;
+      sum.resize(config_.hidden, 0.0);
+      for (uint32_t column = 0; column < config_.hidden; ++column) sum[column] += values[column];
+    }
+  }
+  return Done{};
+}
+
+// The rows' hidden states after the final norm, to step.host_normed. At most kHeadRows.
+Status ModelRunner::read_normed(Step& step, std::span<const uint32_t> rows) {
+  td_bindings bindings{};
+  bindings.arena = step.arena.address();
+  bindings.kv = kv_.address();
+  bindings.external[model::kHiddenSlot] = step.hidden.address();
+  bindings.external[model::kNormedSlot] = step.normed.address();
+  bindings.num_outputs = static_cast<uint32_t>(rows.size());
+  bindings.output_rows = rows.data();
+  TRY(pool_->launch(*stream_, bindings));
+  step.host_normed.resize(hidden_row_bytes_ * kHeadRows);
+  TRY(stream_->copy_to_host(step.host_normed.data(), step.normed.address(), hidden_row_bytes_ * rows.size()));
+  return stream_->synchronize();
 }
 
 Status ModelRunner::run_head(Step& step, const sched::Batch& batch, size_t begin, size_t end,
@@ -187,8 +236,16 @@ void ModelRunner::choose(Step& step, const sched::BatchItem& item, const OutputR
     outcome.prompt_logprobs.push_back(to_sched(std::move(scored).value()));
   }
   if (!row.is_sampled) return;
-  const sampling::TokenHistory history{item.tokens.first(item.num_prompt_tokens),
-                                       item.tokens.subspan(item.num_prompt_tokens)};
+  sampling::TokenHistory history{item.tokens.first(item.num_prompt_tokens),
+                                 item.tokens.subspan(item.num_prompt_tokens)};
+  if (item.mask != nullptr) {
+    auto allowed = item.mask->allowed();
+    if (!allowed) {
+      outcome.error = std::move(allowed).error();
+      return;
+    }
+    history.allowed = *allowed;
+  }
   auto sampled = sampling::sample(logits, *item.sampling, history, row.position + 1, step.scratch);
   if (!sampled) {
     outcome.error = std::move(sampled).error();

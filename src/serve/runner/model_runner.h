@@ -119,7 +119,7 @@ class ModelRunner final : public sched::StepExecutor {
   uint8_t* kv_address(kv::BlockId block, uint32_t layer, uint32_t num_layers);
   // What a step works with; capacity is kept.
   struct Step {
-    device::Buffer arena, hidden, logits;
+    device::Buffer arena, hidden, logits, normed;
     std::vector<int32_t> token_ids;
     std::vector<td_sequence> sequences;
     std::vector<uint32_t> blocks;
@@ -128,6 +128,9 @@ class ModelRunner final : public sched::StepExecutor {
     std::vector<uint32_t> output_rows;
     std::vector<td_block_copy> copies;
     std::vector<float> host_logits;  // when the device's memory is not the host's
+    std::vector<uint32_t> pooled_rows;
+    std::vector<uint32_t> pooled_items;  // by pooled row: whose it is
+    std::vector<uint8_t> host_normed;
     sampling::Scratch scratch;
   };
 
@@ -137,6 +140,8 @@ class ModelRunner final : public sched::StepExecutor {
   Status run_body(Step& step, const sched::Batch& batch, sched::StepObserver* observer);
   Status launch_body(const td_bindings& bindings, sched::StepObserver* observer);
   static void collect_outputs(Step& step, const sched::Batch& batch);
+  Status pool_rows(Step& step, const sched::Batch& batch, sched::StepOutcome& outcome);
+  Status read_normed(Step& step, std::span<const uint32_t> rows);
   Status run_head(Step& step, const sched::Batch& batch, size_t begin, size_t end, sched::StepOutcome& outcome);
   static void choose(Step& step, const sched::BatchItem& item, const OutputRow& row, std::span<const float> logits,
                      sched::ItemOutcome& outcome);
@@ -154,10 +159,11 @@ class ModelRunner final : public sched::StepExecutor {
   device::Buffer kv_;
   bool is_host_visible_ = false;
   std::unique_ptr<device::Stream> stream_;
-  std::unique_ptr<device::DevicePlan> body_, head_;
+  std::unique_ptr<device::DevicePlan> body_, head_, pool_;
   std::vector<uint32_t> layer_ends_;  // by layer: the body's op after the one that writes its KV
   uint32_t num_body_ops_ = 0;
   uint64_t logits_row_bytes_ = 0;
+  uint64_t hidden_row_bytes_ = 0;
 
   std::vector<Step> steps_;  // the second is the nested one's
   uint32_t num_running_ = 0;

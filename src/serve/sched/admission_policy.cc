@@ -5,6 +5,13 @@
 namespace tandem::sched {
 namespace {
 
+// A tenant may hold so many times what is still free of the queue. So one alone gets most of it, many get parts by
+// weight, and there is always room for one that comes new. Dynamic thresholds: Choudhury and Hahne, 1998.
+constexpr double kShareOfFree = 4;
+
+// What is promised to be in time is predicted with some room: predictions are means.
+constexpr double kCaution = 1.1;
+
 uint32_t clamp_u32(uint64_t value) { return static_cast<uint32_t>(std::min<uint64_t>(value, UINT32_MAX)); }
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
@@ -27,8 +34,12 @@ Status AdmissionPolicy::check_fits(const Request& request) const {
   const uint64_t num_prompt = request.prompt.size();
   if (num_prompt == 0) return invalid("the prompt has no tokens");
   if (request.num_choices == 0) return invalid("n must be at least 1");
-  if (request.max_tokens == 0 && request.prompt_logprobs < 0) {
-    return invalid("max_tokens 0 is only for scoring a prompt (prompt_logprobs)");
+  const bool is_pooled = request.pooling != Pooling::kNone;
+  if (request.max_tokens == 0 && request.prompt_logprobs < 0 && !is_pooled) {
+    return invalid("max_tokens 0 is only for scoring a prompt (prompt_logprobs) and for embeddings");
+  }
+  if (is_pooled && (request.max_tokens > 0 || request.num_choices > 1)) {
+    return invalid("an embedding has no output: max_tokens must be 0 and n 1");
   }
   const uint64_t least = num_prompt + (request.max_tokens > 0 ? 1 : 0);
   if (least > config_.max_model_len) {
@@ -42,13 +53,40 @@ Status AdmissionPolicy::check_fits(const Request& request) const {
   return Done{};
 }
 
-Status AdmissionPolicy::check_load(const Request& request, const QueueView& view, int64_t now_ns) const {
-  if (config_.max_queue_length > 0 && view.num_queued >= config_.max_queue_length) {
+double AdmissionPolicy::weight_of(const std::string& tenant) const {
+  const auto found = config_.tenant_weights.find(tenant);
+  return found == config_.tenant_weights.end() || found->second <= 0 ? 1 : found->second;
+}
+
+// What waits leaves as fast as prompts are computed or as fast as seats come free, whichever is slower. A tenant waits
+// for its own only, at its share of that rate, if that is less.
+double AdmissionPolicy::predicted_wait_s(const QueueView& view) {
+  auto tokens = static_cast<double>(view.queued_tokens);
+  double requests = view.num_queued;
+  if (view.tenant_share > 0 && view.tenant_share < 1) {
+    tokens = std::min(tokens, static_cast<double>(view.tenant_tokens) / view.tenant_share);
+    requests = std::min(requests, view.tenant_queued / view.tenant_share);
+  }
+  return std::max(tokens * view.seconds_per_prefill_token, requests * view.seconds_per_start);
+}
+
+Status AdmissionPolicy::check_room(const QueueView& view, uint64_t num_prompt_tokens, double tenant_weight) const {
+  const uint64_t num_max = config_.max_queue_length, tokens_max = config_.max_queued_tokens;
+  const auto is_over_share = [&](uint64_t held, uint64_t asked, uint64_t all, uint64_t limit) {
+    if (limit == 0 || held == 0 || config_.tenant_weights.size() < 2) return false;
+    const double free = all < limit ? static_cast<double>(limit - all) : 0;
+    return static_cast<double>(held + asked) > kShareOfFree * tenant_weight * free;
+  };
+  if (is_over_share(view.tenant_queued, 1, view.num_queued, num_max) ||
+      is_over_share(view.tenant_tokens, num_prompt_tokens, view.queued_tokens, tokens_max)) {
+    return Error{ErrorCode::kExhausted, "this key has its share of the queue: " + std::to_string(view.tenant_queued) +
+                                            " of its requests wait"};
+  }
+  if (num_max > 0 && view.num_queued >= num_max) {
     return Error{ErrorCode::kUnavailable, "the queue is full: " + std::to_string(view.num_queued) + " requests wait"};
   }
   // One request may always wait, else a prompt longer than the limit could never come in.
-  if (config_.max_queued_tokens > 0 && view.num_queued > 0 &&
-      view.queued_tokens + request.prompt.size() > config_.max_queued_tokens) {
+  if (tokens_max > 0 && view.num_queued > 0 && view.queued_tokens + num_prompt_tokens > tokens_max) {
     return Error{ErrorCode::kUnavailable,
                  "the queue is full: " + std::to_string(view.queued_tokens) + " prompt tokens wait"};
   }
@@ -56,14 +94,26 @@ Status AdmissionPolicy::check_load(const Request& request, const QueueView& view
     return Error{ErrorCode::kExhausted,
                  "too many requests of this key wait: " + std::to_string(view.tenant_queued)};
   }
+  const double wait_s = predicted_wait_s(view);
+  if (config_.max_queue_s > 0 && view.num_queued > 0 && wait_s > config_.max_queue_s) {
+    const bool is_own_fault = view.tenant_share < 1 && view.tenant_queued > 0;
+    return Error{is_own_fault ? ErrorCode::kExhausted : ErrorCode::kUnavailable,
+                 "the queue is full: what waits takes " + std::to_string(wait_s) + " s to begin"};
+  }
+  return Done{};
+}
+
+Status AdmissionPolicy::check_load(const Request& request, const QueueView& view, int64_t now_ns) const {
+  TRY(check_room(view, request.prompt.size(), weight_of(request.tenant)));
   if (request.deadline_ns == 0) return Done{};
-  // The first token is what can be promised; how many follow is not known.
-  const auto tokens = static_cast<double>(view.queued_tokens + request.prompt.size());
-  const double needed_s = tokens * view.seconds_per_prefill_token + view.step_seconds;
+  // How much a model says is not known: as much as it did lately, or what the request allows.
+  const double output = std::min<double>(request.max_tokens, view.mean_output_tokens);
+  const double prefill_s = static_cast<double>(request.prompt.size()) * view.seconds_per_prefill_token;
+  const double needed_s = kCaution * (predicted_wait_s(view) + prefill_s + (1 + output) * view.step_seconds);
   const double left_s = static_cast<double>(request.deadline_ns - now_ns) * 1e-9;
   if (left_s <= 0 || needed_s > left_s) {
-    return Error{ErrorCode::kExhausted, "the deadline cannot be met: the first token is " + std::to_string(needed_s) +
-                                            " s away, " + std::to_string(std::max(left_s, 0.0)) + " s are left"};
+    return Error{ErrorCode::kExhausted, "the deadline cannot be met: the answer takes " + std::to_string(needed_s) +
+                                            " s, " + std::to_string(std::max(left_s, 0.0)) + " s are left"};
   }
   return Done{};
 }

@@ -17,6 +17,10 @@ struct QueueView {
   uint32_t tenant_queued = 0;            // of this request's tenant
   double seconds_per_prefill_token = 0;  // predicted; 0: not known yet
   double step_seconds = 0;               // predicted, of a step as they are now
+  uint64_t tenant_tokens = 0;            // queued, of this request's tenant
+  double tenant_share = 1;               // of what leaves the queue: its weight by that of all tenants that wait
+  double seconds_per_start = 0;          // between requests that leave the queue, while there is one; 0: not known yet
+  double mean_output_tokens = 0;         // that requests lately had; 0: not known yet
 };
 
 class AdmissionPolicy {
@@ -26,8 +30,15 @@ class AdmissionPolicy {
   // kInvalidArgument when the request can never run, with the number it has and the number it may have.
   Status check_fits(const Request& request) const;
 
-  // kUnavailable when the queue is full, kExhausted when this tenant has its share or the deadline cannot be met.
+  // kExhausted when this tenant has its share of the queue, kUnavailable when the queue is full: by requests, by prompt
+  // tokens or by the time until all of it has begun. A request without tokens asks for any room at all.
+  Status check_room(const QueueView& view, uint64_t num_prompt_tokens, double tenant_weight) const;
+
+  // The same, and kExhausted when the deadline cannot be met.
   Status check_load(const Request& request, const QueueView& view, int64_t now_ns) const;
+
+  // Until a request of this tenant that comes now begins.
+  static double predicted_wait_s(const QueueView& view);
 
   // The longest sequence (prompt + output): the last token needs no KV.
   uint32_t max_sequence_tokens() const { return max_sequence_tokens_; }
@@ -36,6 +47,8 @@ class AdmissionPolicy {
   uint32_t max_output(const Request& request) const;
 
  private:
+  double weight_of(const std::string& tenant) const;
+
   SchedulerConfig config_;
   uint32_t max_prompt_tokens_;  // that the shared part holds
   uint32_t max_sequence_tokens_;

@@ -75,7 +75,7 @@ TEST_CASE("queue limits") {
 TEST_CASE("a deadline that the predicted time does not meet is refused") {
   const AdmissionPolicy policy(small_config());
   Request request = request_of(100);
-  const QueueView view{2, 300, 0, 0.001, 0.05};  // 0.45 s to the first token
+  const QueueView view{2, 300, 0, 0.001, 0.05};  // 0.45 s to the first token, and a tenth more
   request.deadline_ns = 1'000'000'000 + 500'000'000;
   CHECK(policy.check_load(request, view, 1'000'000'000));
   request.deadline_ns = 1'000'000'000 + 400'000'000;

@@ -10,6 +10,7 @@
 #include "base/sampling_params.h"
 #include "serve/kv/block_id.h"
 #include "serve/sched/request.h"
+#include "serve/sched/token_mask.h"
 
 namespace tandem::sched {
 
@@ -25,8 +26,20 @@ struct BatchItem {
   std::span<const kv::BlockId> blocks;  // the block table; covers position begin + count - 1
   bool samples = false;  // choose the next token from the last row's logits (begin + count == tokens.size())
   const SamplingParams* sampling = nullptr;
+  TokenMask* mask = nullptr;     // of an item that samples: only what it allows may come. An error of it is the item's
   int32_t prompt_logprobs = -1;  // k >= 0: for each computed p with p + 1 < num_prompt_tokens, that of tokens[p + 1]
+  Pooling pooling = Pooling::kNone;
+  std::span<const double> pooled;  // kMean: the sum over the positions before begin; empty when there are none
 };
+
+// What the whole prompt's `pooled` is as an embedding; empty for kNone.
+inline std::vector<float> embedding_of(Pooling pooling, size_t num_prompt, std::span<const double> pooled) {
+  std::vector<float> embedding;
+  if (pooling == Pooling::kNone) return embedding;
+  const double divisor = pooling == Pooling::kMean ? static_cast<double>(num_prompt) : 1;
+  for (const double value : pooled) embedding.push_back(static_cast<float>(value / divisor));
+  return embedding;
+}
 
 struct BlockCopy {
   kv::BlockId from;
@@ -45,6 +58,9 @@ struct ItemOutcome {
   TokenId token = -1;                         // when the item samples
   std::optional<TokenLogprob> logprob;        // when sampling->num_logprobs >= 0
   std::vector<TokenLogprob> prompt_logprobs;  // in rising position
+  // kMean: the item's `pooled` and the hidden states computed now, added one after the other, so that chunks change no
+  // bit. kLast: that of the prompt's last position, when it was computed.
+  std::vector<double> pooled;
 };
 
 struct StepOutcome {

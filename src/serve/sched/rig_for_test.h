@@ -39,6 +39,7 @@ struct Answer {
   std::map<uint32_t, std::vector<TokenId>> tokens;  // by choice
   std::map<uint32_t, Finish> finishes;
   std::vector<TokenLogprob> prompt_logprobs;
+  std::vector<float> embedding;
   std::optional<Error> error;
   bool is_done = false;
   int64_t first_token_ns = 0;
@@ -67,6 +68,7 @@ struct Rig {
       if (!delta.tokens.empty() && answer.first_token_ns == 0) answer.first_token_ns = now_ns;
     }
     if (!update.prompt_logprobs.empty()) answer.prompt_logprobs = update.prompt_logprobs;
+    if (!update.embedding.empty()) answer.embedding = update.embedding;
     answer.error = update.error;
     answer.is_done = update.is_last;
     answer.num_cached_tokens = update.num_cached_tokens;

@@ -23,7 +23,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       window_{static_cast<int64_t>(config_.window_ms * 1e6)},
       budget_{config_.max_num_batched_tokens, config_.tpot_target_ms * 1e-3, config_.min_chunk},
       pool_({config_.num_blocks, config_.num_private_blocks, config_.block_size, config_.prefix_hash_mask}),
-      line_(config_.tenant_weights) {}
+      line_(config_.tenant_weights, config_.max_num_batched_tokens) {}
 
 Scheduler::~Scheduler() = default;
 
@@ -37,6 +37,7 @@ std::unique_ptr<Sequence> Scheduler::make_sequence(RequestState& state, uint32_t
   sequence->sampling = state.request.sampling;
   sequence->sampling.choice = choice;
   if (state.request.make_stop_rule) sequence->stop_rule = state.request.make_stop_rule();
+  if (state.request.make_token_mask) sequence->mask = state.request.make_token_mask();
   if (choice == 0) {
     sequence->tokens = state.request.prompt;
   } else {
@@ -62,8 +63,8 @@ void Scheduler::add(RequestId id, Request request, int64_t now_ns) {
   state->arrival_index = next_arrival_index_++;
   state->arrival_ns = now_ns;
   const Request& added = state->request;
-  state->end = {sorted_stop_ids(added.stop_token_ids, config_.eos_ids, added.ignore_eos), added.sampling.banned,
-                added.min_tokens, admission_.max_output(added)};
+  state->end = {sorted_stop_ids(added.stop_token_ids, config_.eos_ids, added.ignore_eos && !added.make_token_mask),
+                added.sampling.banned, added.min_tokens, admission_.max_output(added)};
   state->num_open = state->request.num_choices;
   if (state->request.deadline_ns != 0) deadlines_.emplace(state->request.deadline_ns, id);
   line_.enter(state->request.tenant);
@@ -139,7 +140,33 @@ std::vector<Update> Scheduler::expire(int64_t now_ns) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
     updates.push_back(*fail(deadlines_.begin()->second, {ErrorCode::kDeadline, "the request's deadline has passed"}));
   }
+  std::vector<RequestId> hopeless;
+  for (const auto& [deadline_ns, id] : deadlines_) {
+    if (is_hopeless(*requests_.at(id), now_ns)) hopeless.push_back(id);
+  }
+  for (const RequestId id : hopeless) {
+    updates.push_back(*fail(id, {ErrorCode::kDeadline, "the request waited so long that its deadline cannot be met"}));
+  }
   return updates;
+}
+
+// Also when it went first and alone, and said no more than most do.
+bool Scheduler::is_hopeless(const RequestState& state, int64_t now_ns) const {
+  constexpr double kBenefitOfDoubt = 0.8;  // of predictions
+  if (state.scheduled_ns != 0 || !cost_.is_ready()) return false;
+  const double left_s = static_cast<double>(state.request.deadline_ns - now_ns) * 1e-9;
+  const double output = std::min<double>(state.end.max_tokens, mean_output_tokens_);
+  cost::StepShape decode;
+  decode.add_decode(state.request.prompt.size());
+  const double decode_s = output * cost_.predict(decode);
+  const auto needs = [&](uint64_t num_cached) {
+    cost::StepShape prefill;
+    prefill.add_prefill(num_cached, state.request.prompt.size() - num_cached);
+    return kBenefitOfDoubt * (cost_.predict(prefill) + decode_s);
+  };
+  if (needs(0) <= left_s) return false;
+  const Sequence& first = *state.choices[0];
+  return needs(match_prefix(first).blocks.size() * config_.block_size) > left_s;
 }
 
 std::optional<RequestId> Scheduler::first_waiting() const {
@@ -173,7 +200,7 @@ double Scheduler::seconds_per_prefill_token() const {
   cost::StepShape shape;
   shape.num_decode_rows = shape_.num_decode_rows;
   shape.decode_attended = shape_.decode_attended;
-  const uint32_t chunk = budget_.chunk(shape, cost_, 0, config_.max_num_batched_tokens);
+  const uint32_t chunk = budget_.chunk(shape, cost_, {0, config_.max_num_batched_tokens, line_.num_tenants() > 1});
   if (chunk == 0) return 0;
   shape.add_prefill(0, chunk);
   return cost_.predict(shape) / chunk;

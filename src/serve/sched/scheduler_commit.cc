@@ -41,6 +41,7 @@ CommitResult Scheduler::commit(StepReport report) {
   ++counts_.num_steps;
   if (report.seconds > 0) cost_.observe(shape_, report.seconds);
 
+  commit_masks(report.outcome);
   // Errors first: a request that fails gets no token of this step.
   for (size_t i = 0; i < planned_.size(); ++i) {
     RequestState& state = *planned_[i].sequence->request;
@@ -68,6 +69,17 @@ CommitResult Scheduler::commit(StepReport report) {
   return std::move(commit.result);
 }
 
+// A grammar may fail at the very token that its own mask let through.
+void Scheduler::commit_masks(StepOutcome& outcome) const {
+  for (size_t i = 0; i < planned_.size(); ++i) {
+    Sequence& sequence = *planned_[i].sequence;
+    ItemOutcome& item = outcome.items[i];
+    if (!planned_[i].samples || sequence.mask == nullptr || item.error) continue;
+    Status committed = sequence.mask->commit(item.token);
+    if (!committed) item.error = std::move(committed).error();
+  }
+}
+
 void Scheduler::apply_item(const Planned& planned, ItemOutcome& outcome, Commit& commit) {
   Sequence& sequence = *planned.sequence;
   RequestState& state = *sequence.request;
@@ -77,13 +89,12 @@ void Scheduler::apply_item(const Planned& planned, ItemOutcome& outcome, Commit&
   if (is_decode) {
     line_.charge(state.request.tenant, 1);
     line_.accept_charges();
-  } else {
-    commit.result.num_prompt_tokens += planned.count;
   }
   sequence.progress.num_computed += planned.count;
   if (sequence.choice == 0 && !state.has_prompt) {
     if (planned.begin == 0) state.prompt_logprobs.clear();  // a preempted prompt starts again
     std::ranges::move(outcome.prompt_logprobs, std::back_inserter(state.prompt_logprobs));
+    state.pooled = std::move(outcome.pooled);
     if (sequence.progress.num_computed >= state.request.prompt.size()) complete_prompt(sequence, commit);
   }
   publish_blocks(sequence);
@@ -92,8 +103,16 @@ void Scheduler::apply_item(const Planned& planned, ItemOutcome& outcome, Commit&
 
 void Scheduler::complete_prompt(Sequence& sequence, Commit& commit) {
   RequestState& state = *sequence.request;
+  if (!state.has_prompt) {
+    const auto num_prompt = static_cast<uint32_t>(state.request.prompt.size());
+    commit.result.completed_prompt_tokens += num_prompt;
+    commit.result.cached_prompt_tokens += std::min(state.num_cached_tokens, num_prompt);
+  }
   state.has_prompt = true;
   if (state.request.prompt_logprobs >= 0) commit.update_of(state).prompt_logprobs = std::move(state.prompt_logprobs);
+  if (state.request.pooling != Pooling::kNone) {
+    commit.update_of(state).embedding = embedding_of(state.request.pooling, state.request.prompt.size(), state.pooled);
+  }
   if (state.end.max_tokens == 0) {
     publish_blocks(sequence);
     for (const auto& choice : state.choices) {
@@ -122,6 +141,8 @@ void Scheduler::accept_token(Sequence& sequence, ItemOutcome& outcome, Commit& c
   if (outcome.logprob) delta.logprobs.push_back(std::move(*outcome.logprob));
   delta.finish = finish_of(sequence, outcome.token);
   if (delta.finish) {
+    const auto num_output = static_cast<double>(sequence.tokens.size() - sequence.request->request.prompt.size());
+    mean_output_tokens_ += (mean_output_tokens_ == 0 ? 1 : 0.05) * (num_output - mean_output_tokens_);
     finish_sequence(sequence);
   } else if (!sequence.sampling.banned.empty()) {
     set_banned(sequence);
@@ -131,7 +152,7 @@ void Scheduler::accept_token(Sequence& sequence, ItemOutcome& outcome, Commit& c
 std::optional<Finish> Scheduler::finish_of(Sequence& sequence, TokenId token) {
   const RequestState& state = *sequence.request;
   const auto num_output = static_cast<uint32_t>(sequence.tokens.size() - state.request.prompt.size());
-  return state.end.finish_of(token, num_output, sequence.stop_rule.get());
+  return state.end.finish_of(token, num_output, sequence.stop_rule.get(), sequence.mask.get());
 }
 
 // Full blocks become findable now that the step which filled them has run.

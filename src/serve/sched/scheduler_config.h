@@ -28,11 +28,14 @@ struct SchedulerConfig {
   uint32_t decode_reserve_blocks = 1;     // kept free per running sequence when a prompt is admitted
 
   LinePenalty line;                       // order of waiting requests
-  std::map<std::string, double> tenant_weights;  // share of tokens under contention; absent: 1
+  // Share of tokens under contention; absent: 1. With two or more named here an eighth of the seats and of the blocks
+  // is kept for tenants that hold less than their share, so that whoever comes finds room beside a flood.
+  std::map<std::string, double> tenant_weights;
 
   // Admission; 0: no limit
   uint32_t max_queue_length = 256;        // requests
   uint64_t max_queued_tokens = 0;         // prompt tokens
+  double max_queue_s = 0;                 // predicted until the first step of the last that waits
   uint32_t max_queued_per_tenant = 0;     // requests
 
   std::vector<TokenId> eos_ids;           // the model's end tokens

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "serve/sched/rig_for_test.h"
 
 namespace tandem::sched {
@@ -132,6 +134,92 @@ TEST_CASE("SCH-04: prompt logprobs are whole in whatever chunks") {
   }
   CHECK(chunked.answer(b).num_cached_tokens == 0);
   CHECK(chunked.answer(b).tokens == whole.answer(a).tokens);
+}
+
+// Faults tried: logprobs published chunk by chunk; those of the newest chunk kept alone; the prompt sampled after every
+// chunk.
+TEST_CASE("SCH-04: a scored prompt that steps pass over says nothing before it is whole, and then all of it") {
+  for (const uint32_t max_tokens : {0u, 3u}) {
+    Request request = request_of(prompt_of(48, 1), max_tokens);
+    request.prompt_logprobs = 1;
+    request.tenant = "x";
+    Rig whole(roomy_config());
+    const RequestId a = whole.add(request);
+    whole.run();
+
+    SchedulerConfig config = roomy_config();
+    config.max_num_batched_tokens = 16;
+    config.max_num_seqs = 8;
+    config.window_ms = 0;
+    config.tpot_target_ms = 0;
+    Rig rig(config);
+    uint32_t num_chunks = 0, num_passed_over = 0;
+    const auto seen = std::make_shared<std::vector<TokenId>>(request.prompt);
+    rig.executor.set_observer([&](uint64_t, const Batch& batch) {
+      const bool has_chunk = std::ranges::any_of(batch.items, [&](const BatchItem& item) {
+        return std::ranges::equal(item.tokens.first(item.num_prompt_tokens), *seen);
+      });
+      ++(has_chunk ? num_chunks : num_passed_over);
+    });
+    const RequestId b = rig.add(request);
+    REQUIRE(rig.step());
+    // Another tenant's, which have had nothing yet and take whole steps.
+    for (uint32_t i = 0; i < 3; ++i) rig.add(request_of(prompt_of(40, 30 + i), 20));
+    const uint32_t before = num_passed_over;
+    while (rig.answer(b).prompt_logprobs.empty()) {
+      CHECK(rig.answer(b).tokens.empty());
+      REQUIRE(rig.step());
+    }
+    CHECK(num_chunks >= 3);
+    CHECK(num_passed_over > before);
+    rig.run();
+    const auto& got = rig.answer(b).prompt_logprobs;
+    REQUIRE(got.size() == 47);
+    for (size_t i = 0; i < got.size(); ++i) {
+      CHECK(got[i].token == request.prompt[i + 1]);
+      CHECK(got[i].logprob == whole.answer(a).prompt_logprobs[i].logprob);
+    }
+    CHECK(rig.answer(b).tokens == whole.answer(a).tokens);
+  }
+}
+
+TEST_CASE("embeddings are the same alone, together, in chunks, cached and preempted") {
+  const auto pooled_requests = [] {
+    std::vector<Request> requests;
+    for (uint32_t i = 0; i < 12; ++i) {
+      requests.push_back(request_of(prompt_of(1 + (i * 37) % 150, i % 4 == 0 ? 0 : i), 0));
+      requests.back().pooling = i % 3 == 0 ? Pooling::kLast : Pooling::kMean;
+    }
+    return requests;
+  };
+  std::vector<std::vector<float>> alone;
+  for (const Request& request : pooled_requests()) {
+    Rig rig(roomy_config());
+    const RequestId id = rig.add(request);
+    rig.run();
+    REQUIRE(!rig.answer(id).embedding.empty());
+    CHECK(rig.answer(id).tokens.at(0).empty());
+    alone.push_back(rig.answer(id).embedding);
+  }
+  for (const uint32_t chunk : {0u, 7u, 16u}) {
+    SchedulerConfig config = roomy_config();
+    config.forced_chunk = chunk;
+    config.max_num_batched_tokens = 64;
+    config.max_num_seqs = 9;
+    Rig rig(config);
+    for (int round = 0; round < 2; ++round) {  // the second finds the prompts in the cache
+      std::vector<RequestId> ids;
+      for (const Request& request : pooled_requests()) ids.push_back(rig.add(request));
+      for (int i = 0; rig.step(); ++i) {
+        if (i % 2 == 1 && i < 20) rig.scheduler.preempt_one();
+        REQUIRE(i < 10000);
+      }
+      for (size_t i = 0; i < ids.size(); ++i) CHECK(rig.answer(ids[i]).embedding == alone[i]);
+    }
+  }
+  Request bad = request_of(prompt_of(4, 1), 1);
+  bad.pooling = Pooling::kMean;
+  CHECK(!AdmissionPolicy(roomy_config()).check_fits(bad));
 }
 
 }  // namespace

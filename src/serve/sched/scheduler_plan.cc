@@ -169,12 +169,17 @@ bool Scheduler::plan_chunk(Sequence& sequence, LineWalk& walk, int64_t now_ns) {
   }
   uint32_t want = sequence.num_tokens() - begin;
   if (config_.forced_chunk > 0) want = std::min(want, config_.forced_chunk);
-  const uint32_t count = budget_.chunk(shape_, cost_, begin, want);
+  const uint32_t count = budget_.chunk(shape_, cost_, {begin, want, line_.num_tenants() > 1});
   if (count == 0) return false;
   if (is_waiting) {
-    const bool is_admitted = is_fork ? admit_fork(sequence, now_ns) : admit(sequence, match, now_ns);
+    const Reserve reserve = reserve_from(sequence);
+    const bool has_seat = running_.size() + reserve.num_seats < config_.max_num_seqs;
+    const bool is_admitted =
+        has_seat && (is_fork ? admit_fork(sequence, now_ns) : admit(sequence, match, reserve.num_blocks, now_ns));
     // The head of the line waits for room, and nobody overtakes it: else small requests could keep a large one out.
-    if (!is_admitted || running_.size() >= config_.max_num_seqs) walk.stop_admission();
+    // Whom only the reserve keeps out is passed by those that it is for; they are its own tenant's as little as it is.
+    if (!is_admitted && reserve.num_seats > 0) walk.stop_tenant();
+    else if (!is_admitted || running_.size() >= config_.max_num_seqs) walk.stop_admission();
     if (!is_admitted) return true;
   }
   const bool is_last = begin + count == sequence.num_tokens();
@@ -186,9 +191,10 @@ bool Scheduler::plan_chunk(Sequence& sequence, LineWalk& walk, int64_t now_ns) {
 
 kv::PrefixMatch Scheduler::match_prefix(const Sequence& sequence) const {
   if (!config_.enable_prefix_caching) return {};
-  // The logprobs of prompt tokens come from computing the prompt.
+  // The logprobs of prompt tokens, and the mean of their hidden states, come from computing the prompt.
   const Request& request = sequence.request->request;
-  if (request.prompt_logprobs >= 0 && sequence.choice == 0 && !sequence.request->has_prompt) return {};
+  const bool needs_all = request.prompt_logprobs >= 0 || request.pooling == Pooling::kMean;
+  if (needs_all && sequence.choice == 0 && !sequence.request->has_prompt) return {};
   // At least one token is computed, for its logits.
   return pool_.match(sequence.tokens, request.cache_salt, (sequence.num_tokens() - 1) / config_.block_size);
 }
@@ -208,6 +214,32 @@ bool Scheduler::take_blocks(kv::BlockTable& table, uint32_t num_blocks, uint32_t
   return true;
 }
 
+// What the sequence has to leave free because its tenant holds its share already. A tenant that holds nothing is never
+// kept out by it, so that what is too large for the rest comes in at last.
+Scheduler::Reserve Scheduler::reserve_from(const Sequence& sequence) const {
+  if (config_.tenant_weights.size() < 2 || running_.empty()) return {};
+  const std::string& tenant = sequence.request->request.tenant;
+  double all = 0, own = 1;
+  for (const auto& [name, weight] : config_.tenant_weights) {
+    all += weight;
+    if (name == tenant) own = weight;
+  }
+  size_t num_seats = 0;
+  uint64_t num_blocks = 0;
+  for (const Sequence* running : running_) {
+    if (running->request->request.tenant != tenant) continue;
+    ++num_seats;
+    num_blocks += running->progress.table.size();
+  }
+  const double share = own / all;
+  const bool is_within = static_cast<double>(num_seats) < share * config_.max_num_seqs &&
+                         static_cast<double>(num_blocks) < share * config_.num_blocks;
+  if (is_within) return {};
+  constexpr uint32_t kReservePart = 8;
+  return {config_.max_num_seqs > 1 ? std::max(config_.max_num_seqs / kReservePart, 1u) : 0,
+          config_.num_blocks / kReservePart};
+}
+
 bool Scheduler::keeps_decode_reserve() const {
   const uint64_t reserve = uint64_t{config_.decode_reserve_blocks} * running_.size();
   return pool_.num_available(kv::Part::kPrivate) >= reserve;
@@ -221,7 +253,7 @@ void Scheduler::mark_scheduled(Sequence& sequence, uint32_t num_cached, int64_t 
   state.num_cached_tokens = num_cached;
 }
 
-bool Scheduler::admit(Sequence& sequence, const kv::PrefixMatch& match, int64_t now_ns) {
+bool Scheduler::admit(Sequence& sequence, const kv::PrefixMatch& match, uint32_t num_kept, int64_t now_ns) {
   const size_t mark = pool_.mark();
   const auto num_prompt = static_cast<uint32_t>(sequence.request->request.prompt.size());
   Progress progress;
@@ -233,7 +265,8 @@ bool Scheduler::admit(Sequence& sequence, const kv::PrefixMatch& match, int64_t 
     if (has_room) progress.table.append(block);
   }
   const uint32_t num_blocks = kv::blocks_for(sequence.num_tokens(), config_.block_size);
-  has_room = has_room && take_blocks(progress.table, num_blocks, num_prompt) && keeps_decode_reserve();
+  has_room = has_room && take_blocks(progress.table, num_blocks, num_prompt) && keeps_decode_reserve() &&
+             pool_.num_available(kv::Part::kPrivate) >= num_kept;
   if (!has_room) {
     pool_.undo_to(mark);
     return false;
@@ -241,7 +274,7 @@ bool Scheduler::admit(Sequence& sequence, const kv::PrefixMatch& match, int64_t 
   progress.num_computed = static_cast<uint32_t>(match.blocks.size()) * config_.block_size;
   progress.num_published = static_cast<uint32_t>(match.blocks.size());
   progress.published_node = match.last;
-  if (config_.enable_prefix_caching) {
+  if (config_.enable_prefix_caching && sequence.request->scheduled_ns == 0) {
     counts_.prefix_queries_tokens += sequence.num_tokens();
     counts_.prefix_hits_tokens += progress.num_computed;
   }
@@ -301,7 +334,12 @@ Batch Scheduler::build_batch() const {
     item.blocks = sequence.progress.table.blocks();
     item.samples = planned.samples;
     item.sampling = &sequence.sampling;
-    if (sequence.choice == 0 && !state.has_prompt) item.prompt_logprobs = state.request.prompt_logprobs;
+    if (planned.samples) item.mask = sequence.mask.get();
+    if (sequence.choice == 0 && !state.has_prompt) {
+      item.prompt_logprobs = state.request.prompt_logprobs;
+      item.pooling = state.request.pooling;
+      if (planned.begin > 0) item.pooled = state.pooled;  // a preempted prompt starts again
+    }
     batch.num_tokens += planned.count;
   }
   return batch;

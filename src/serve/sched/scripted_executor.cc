@@ -1,6 +1,7 @@
 #include "serve/sched/scripted_executor.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace tandem::sched {
 namespace {
@@ -98,6 +99,7 @@ Status ScriptedExecutor::compute(const BatchItem& item, ItemOutcome& outcome) {
     return Done{};
   }
   uint64_t hash = 0;
+  outcome.pooled.assign(item.pooled.begin(), item.pooled.end());
   for (uint32_t p = 0; p < item.begin + item.count; ++p) {
     hash = extend(hash, item.tokens[p]);
     Slot& at = slot(item, p);
@@ -112,15 +114,31 @@ Status ScriptedExecutor::compute(const BatchItem& item, ItemOutcome& outcome) {
     if (item.prompt_logprobs >= 0 && p + 1 < item.num_prompt_tokens) {
       outcome.prompt_logprobs.push_back(logprob_of(hash, item.tokens[p + 1], item.prompt_logprobs));
     }
+    if (item.pooling == Pooling::kNone) continue;
+    const std::vector<double> hidden = hidden_of(hash);
+    if (item.pooling == Pooling::kLast || outcome.pooled.empty()) {
+      outcome.pooled = hidden;
+    } else {
+      std::ranges::transform(outcome.pooled, hidden, outcome.pooled.begin(), std::plus());
+    }
   }
   if (!item.samples) return Done{};
-  outcome.token = choose(item, hash);
+  auto chosen = choose(item, hash);
+  if (!chosen) {
+    outcome.error = std::move(chosen).error();
+    return Done{};
+  }
+  outcome.token = *chosen;
   const int32_t num_logprobs = item.sampling->num_logprobs;
   if (num_logprobs >= 0) outcome.logprob = logprob_of(hash, outcome.token, num_logprobs);
   return Done{};
 }
 
-TokenId ScriptedExecutor::choose(const BatchItem& item, uint64_t prefix_hash) const {
+Result<TokenId> ScriptedExecutor::choose(const BatchItem& item, uint64_t prefix_hash) const {
+  std::span<const uint32_t> mask;
+  if (item.mask != nullptr) {
+    TRY_ASSIGN(mask, item.mask->allowed());
+  }
   if (next_token_) return next_token_(item);
   const auto prompt = item.tokens.first(item.num_prompt_tokens);
   if (!scripts_.empty()) {
@@ -131,12 +149,21 @@ TokenId ScriptedExecutor::choose(const BatchItem& item, uint64_t prefix_hash) co
   }
   const auto range = static_cast<uint64_t>(config_.vocab_size - static_cast<uint32_t>(config_.first_token));
   const uint64_t key = mix(mix(prefix_hash, item.sampling->seed), item.sampling->choice);
-  // The first that is not banned, from a place that the prefix decides.
+  // The first that is allowed and not banned, from a place that the prefix decides.
   for (uint64_t i = 0; i < range; ++i) {
     const TokenId token = config_.first_token + static_cast<TokenId>((key + i) % range);
+    if (item.mask != nullptr && !is_allowed(mask, token)) continue;
     if (std::ranges::find(item.sampling->banned, token) == item.sampling->banned.end()) return token;
   }
+  if (item.mask != nullptr) return Error{ErrorCode::kInvalidArgument, "the grammar and the bans leave no token"};
   return config_.first_token;
+}
+
+// A hidden state that the prefix alone decides; its length is as good as any.
+std::vector<double> ScriptedExecutor::hidden_of(uint64_t prefix_hash) {
+  std::vector<double> hidden;
+  for (uint64_t i = 0; i < 8; ++i) hidden.push_back(static_cast<float>(mix(prefix_hash, i) % 2001) / 1000.0 - 1);
+  return hidden;
 }
 
 TokenLogprob ScriptedExecutor::logprob_of(uint64_t prefix_hash, TokenId token, int32_t num_top) const {

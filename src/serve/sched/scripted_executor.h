@@ -66,7 +66,8 @@ class ScriptedExecutor final : public StepExecutor {
   Slot& slot(const BatchItem& item, uint32_t position);
   std::optional<std::string> fault_in(const BatchItem& item) const;
   Status compute(const BatchItem& item, ItemOutcome& outcome);
-  TokenId choose(const BatchItem& item, uint64_t prefix_hash) const;
+  Result<TokenId> choose(const BatchItem& item, uint64_t prefix_hash) const;
+  static std::vector<double> hidden_of(uint64_t prefix_hash);
   TokenLogprob logprob_of(uint64_t prefix_hash, TokenId token, int32_t num_top) const;
   void wait_while_hanging();
 

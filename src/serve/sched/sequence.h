@@ -17,6 +17,7 @@
 #include "serve/sched/end_rule.h"
 #include "serve/sched/request.h"
 #include "serve/sched/stop_rule.h"
+#include "serve/sched/token_mask.h"
 
 namespace tandem::sched {
 
@@ -48,6 +49,7 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt, then output
   SamplingParams sampling;      // this choice's; its banned list is up to date
   std::unique_ptr<StopRule> stop_rule;
+  std::unique_ptr<TokenMask> mask;  // null: no grammar. Has seen every output token
   Progress progress;
 
   uint32_t num_tokens() const { return static_cast<uint32_t>(tokens.size()); }
@@ -62,6 +64,7 @@ struct RequestState {
   std::vector<std::unique_ptr<Sequence>> choices;
   uint32_t num_open = 0;  // choices that have not finished
   std::vector<TokenLogprob> prompt_logprobs;
+  std::vector<double> pooled;  // see ItemOutcome
   bool has_prompt = false;  // choice 0 computed it, and its logprobs are out
   uint32_t num_cached_tokens = 0;
   int64_t scheduled_ns = 0;

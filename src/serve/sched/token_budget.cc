@@ -4,16 +4,16 @@
 
 namespace tandem::sched {
 
-uint32_t TokenBudget::chunk(const cost::StepShape& shape, const cost::StepCost& cost, uint32_t begin,
-                            uint32_t want) const {
+uint32_t TokenBudget::chunk(const cost::StepShape& shape, const cost::StepCost& cost, const Want& want) const {
   const uint64_t planned = shape.num_prefill_tokens + shape.num_decode_rows;
   const auto room = static_cast<uint32_t>(planned < max_tokens ? max_tokens - planned : 0);
-  const uint32_t most = std::min(want, room);
-  if (target_s <= 0 || shape.num_decode_rows == 0 || !cost.is_ready()) return most;
+  const uint32_t most = std::min(want.count, room);
+  const bool is_awaited = shape.num_decode_rows > 0 || want.has_neighbours;
+  if (target_s <= 0 || !is_awaited || !cost.is_ready()) return most;
 
   const auto fits = [&](uint32_t count) {
     cost::StepShape longer = shape;
-    longer.add_prefill(begin, count);
+    longer.add_prefill(want.begin, count);
     return cost.predict(longer) <= target_s;
   };
   uint32_t low = 0;

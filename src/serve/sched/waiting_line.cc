@@ -1,16 +1,8 @@
 #include "serve/sched/waiting_line.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 
 namespace tandem::sched {
-namespace {
-
-// Tenants that are gone keep their count for a while, so that leaving and coming back clears no debt.
-constexpr size_t kMaxTenants = 1024;
-
-}  // namespace
 
 const char* name_of(Phase phase) {
   switch (phase) {
@@ -30,21 +22,21 @@ bool LineOrder::operator()(const Sequence* a, const Sequence* b) const {
   return RankOrder{}(a, b);
 }
 
-WaitingLine::Tenant& WaitingLine::tenant_of(const std::string& name) {
-  const auto found = tenants_.find(name);
-  TANDEM_CHECK(found != tenants_.end());
+WaitingLine::Lane& WaitingLine::lane_of(const Sequence& sequence) {
+  const auto found = lanes_.find(sequence.request->request.tenant);
+  TANDEM_CHECK(found != lanes_.end());
   return found->second;
 }
 
 void WaitingLine::link(Sequence& sequence) {
   const Phase phase = sequence.progress.phase;
   if (phase != Phase::kWaiting && phase != Phase::kPrefill) return;
-  Tenant& tenant = tenant_of(sequence.request->request.tenant);
+  Lane& lane = lane_of(sequence);
   if (phase == Phase::kPrefill) {
-    TANDEM_CHECK(tenant.prefilling.insert(&sequence).second);
+    TANDEM_CHECK(lane.prefilling.insert(&sequence).second);
     return;
   }
-  TANDEM_CHECK(tenant.waiting.insert(&sequence).second);
+  TANDEM_CHECK(lane.waiting.insert(&sequence).second);
   arrivals_.emplace(sequence.request->arrival_ns, sequence.id);
   num_waiting_tokens_ += sequence.num_tokens();
 }
@@ -52,74 +44,49 @@ void WaitingLine::link(Sequence& sequence) {
 void WaitingLine::unlink(Sequence& sequence) {
   const Phase phase = sequence.progress.phase;
   if (phase != Phase::kWaiting && phase != Phase::kPrefill) return;
-  Tenant& tenant = tenant_of(sequence.request->request.tenant);
+  Lane& lane = lane_of(sequence);
   if (phase == Phase::kPrefill) {
-    TANDEM_CHECK(tenant.prefilling.erase(&sequence) == 1);
+    TANDEM_CHECK(lane.prefilling.erase(&sequence) == 1);
     return;
   }
-  TANDEM_CHECK(tenant.waiting.erase(&sequence) == 1);
+  TANDEM_CHECK(lane.waiting.erase(&sequence) == 1);
   arrivals_.erase({sequence.request->arrival_ns, sequence.id});
   num_waiting_tokens_ -= sequence.num_tokens();
 }
 
-void WaitingLine::enter(const std::string& name) {
-  const auto [it, is_new] = tenants_.try_emplace(name);
-  Tenant& tenant = it->second;
-  if (is_new) {
-    const auto weight = weights_.find(name);
-    if (weight != weights_.end() && weight->second > 0) tenant.weight = weight->second;
-  }
-  if (tenant.num_present++ > 0) return;
-  double level = 0;
-  bool is_alone = true;
-  for (const auto& [other_name, other] : tenants_) {
-    if (&other == &tenant || other.num_present == 0) continue;
-    level = is_alone ? other.served : std::min(level, other.served);
-    is_alone = false;
-  }
-  if (!is_alone) tenant.served = std::max(tenant.served, level);
-  forget_absent();
+void WaitingLine::enter(const std::string& tenant) {
+  shares_.enter(tenant);
+  lanes_.try_emplace(tenant);
 }
 
-void WaitingLine::leave(const std::string& name) {
-  Tenant& tenant = tenant_of(name);
-  TANDEM_CHECK(tenant.num_present > 0);
-  --tenant.num_present;
+void WaitingLine::leave(const std::string& tenant) {
+  shares_.leave(tenant);
+  if (shares_.of(tenant).num_present == 0) lanes_.erase(tenant);
 }
 
-void WaitingLine::forget_absent() {
-  while (tenants_.size() > kMaxTenants) {
-    auto least = tenants_.end();
-    for (auto it = tenants_.begin(); it != tenants_.end(); ++it) {
-      if (it->second.num_present > 0) continue;
-      if (least == tenants_.end() || it->second.served < least->second.served) least = it;
-    }
-    if (least == tenants_.end()) return;
-    tenants_.erase(least);
-  }
-}
-
-void WaitingLine::charge(const std::string& name, uint32_t tokens) {
-  Tenant& tenant = tenant_of(name);
-  charges_.emplace_back(name, tenant.served);
-  tenant.served += tokens / tenant.weight;
+void WaitingLine::charge(const std::string& tenant, uint32_t tokens) {
+  charges_.emplace_back(tenant, shares_.of(tenant).served);
+  shares_.charge(tenant, tokens);
 }
 
 void WaitingLine::undo_charges() {
-  for (size_t i = charges_.size(); i-- > 0;) tenant_of(charges_[i].first).served = charges_[i].second;
+  for (size_t i = charges_.size(); i-- > 0;) shares_.set_served(charges_[i].first, charges_[i].second);
   charges_.clear();
 }
 
 std::string WaitingLine::dump() const {
+  static const Lane kEmpty;
   std::string text;
-  for (const auto& [name, tenant] : tenants_) {
+  for (const auto& [name, tenant] : shares_.all()) {
+    const auto found = lanes_.find(name);
+    const Lane& lane = found == lanes_.end() ? kEmpty : found->second;
     text += "  tenant '" + name + "' served=" + std::to_string(tenant.served) +
             " sequences=" + std::to_string(tenant.num_present) + " line:";
-    for (const Ordered* ordered : {&tenant.prefilling, &tenant.waiting}) {
+    for (const Ordered* ordered : {&lane.prefilling, &lane.waiting}) {
       for (const Sequence* s : *ordered) {
         text += " " + std::to_string(static_cast<uint64_t>(s->id)) + (s->progress.is_at_front ? "!" : "");
       }
-      if (ordered == &tenant.prefilling) text += " |";
+      if (ordered == &lane.prefilling) text += " |";
     }
     text += "\n";
   }
@@ -127,19 +94,21 @@ std::string WaitingLine::dump() const {
 }
 
 LineWalk::LineWalk(WaitingLine& line, bool may_admit) : may_admit_(may_admit) {
-  for (auto& [name, tenant] : line.tenants_) {
-    if (tenant.waiting.empty() && tenant.prefilling.empty()) continue;
-    cursors_.push_back({&tenant,
-                        std::vector<Sequence*>(tenant.prefilling.begin(), tenant.prefilling.end()),
-                        0,
-                        tenant.waiting.begin()});
+  for (const auto& [name, lane] : line.lanes_) {
+    if (lane.waiting.empty() && lane.prefilling.empty()) continue;
+    Cursor& cursor = cursors_.emplace_back();
+    cursor.tenant = &line.shares_.of(name);
+    cursor.lane = &lane;
+    cursor.prefilling.assign(lane.prefilling.begin(), lane.prefilling.end());
+    cursor.next_waiting = lane.waiting.begin();
   }
 }
 
 Sequence* LineWalk::head(const Cursor& cursor) const {
   Sequence* under_way =
       cursor.next_prefilling < cursor.prefilling.size() ? cursor.prefilling[cursor.next_prefilling] : nullptr;
-  if (!may_admit_ || cursor.next_waiting == cursor.tenant->waiting.end()) return under_way;
+  const bool may_admit = may_admit_ && !cursor.is_stopped;
+  if (!may_admit || cursor.next_waiting == cursor.lane->waiting.end()) return under_way;
   Sequence* waiting = *cursor.next_waiting;
   return under_way && LineOrder{}(under_way, waiting) ? under_way : waiting;
 }
@@ -166,13 +135,14 @@ Sequence* LineWalk::next() {
       } else if (is_front) {
         is_better = RankOrder{}(candidate, best_head);
       } else {
-        is_better = cursor.tenant->served < best->tenant->served;
+        is_better = cursor.tenant->goes_before(*best->tenant);
       }
     }
     if (!is_better) continue;
     best = &cursor;
     best_head = candidate;
   }
+  last_ = best;
   if (best) advance(*best, best_head);
   return best_head;
 }

@@ -3,8 +3,9 @@
 //
 // Within a tenant by virtual arrival: the time of arrival plus a penalty for each prompt token and priority level.
 // Short and urgent requests overtake, but only those that arrived less than the penalty later, so nothing starves.
-// Between tenants the one that got the fewest tokens by weight goes first; a tenant that comes back starts level with
-// the others and has no claim on the time it was away. Sequences at the front (preempted, forks) go before all.
+// Between tenants the one that got the fewest tokens by weight goes first; one that comes back starts at most a step's
+// worth ahead of the others and has no further claim on the time it was away. Sequences at the front (preempted, forks)
+// go before all.
 
 #include <cstdint>
 #include <map>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/tenant_shares.h"
 #include "serve/sched/sequence.h"
 
 namespace tandem::sched {
@@ -23,7 +25,9 @@ struct LineOrder {
 
 class WaitingLine {
  public:
-  explicit WaitingLine(std::map<std::string, double> tenant_weights) : weights_(std::move(tenant_weights)) {}
+  // tenant_start: tokens that a tenant which comes back may get before it is level with the others.
+  WaitingLine(std::map<std::string, double> tenant_weights, double tenant_start)
+      : shares_(std::move(tenant_weights), tenant_start) {}
 
   // A sequence is in the line while its phase is kWaiting or kPrefill. Take it out before changing its progress, and
   // put it back after.
@@ -38,6 +42,7 @@ class WaitingLine {
   void charge(const std::string& tenant, uint32_t tokens);
   void undo_charges();
   void accept_charges() { charges_.clear(); }
+  uint32_t num_tenants() const { return shares_.num_present(); }
 
   uint32_t num_waiting() const { return static_cast<uint32_t>(arrivals_.size()); }
   uint64_t num_waiting_tokens() const { return num_waiting_tokens_; }
@@ -47,19 +52,15 @@ class WaitingLine {
  private:
   friend class LineWalk;
   using Ordered = std::set<Sequence*, LineOrder>;
-  struct Tenant {
-    double weight = 1;
-    double served = 0;  // tokens / weight
-    uint32_t num_present = 0;
+  struct Lane {  // of a tenant that is present
     Ordered waiting;
     Ordered prefilling;
   };
 
-  Tenant& tenant_of(const std::string& name);
-  void forget_absent();
+  Lane& lane_of(const Sequence& sequence);
 
-  std::map<std::string, double> weights_;
-  std::map<std::string, Tenant> tenants_;
+  TenantShares shares_;  // in tokens
+  std::map<std::string, Lane> lanes_;
   std::set<std::pair<int64_t, SequenceId>> arrivals_;  // of the waiting
   uint64_t num_waiting_tokens_ = 0;
   std::vector<std::pair<std::string, double>> charges_;  // tenant, served before
@@ -72,20 +73,24 @@ class LineWalk {
 
   Sequence* next();  // null at the end
   void stop_admission() { may_admit_ = false; }  // only sequences that are under way come from here on
+  void stop_tenant() { last_->is_stopped = true; }  // the same of the tenant whose sequence came last
   bool may_admit() const { return may_admit_; }
 
  private:
   struct Cursor {
-    WaitingLine::Tenant* tenant;
+    const TenantShares::Tenant* tenant;
+    const WaitingLine::Lane* lane;
     std::vector<Sequence*> prefilling;  // a copy: admitted ones join the set during the walk
     size_t next_prefilling = 0;
     WaitingLine::Ordered::const_iterator next_waiting;
+    bool is_stopped = false;
   };
   Sequence* head(const Cursor& cursor) const;
   void advance(Cursor& cursor, Sequence* taken);
 
   bool may_admit_;
   std::vector<Cursor> cursors_;
+  Cursor* last_ = nullptr;
 };
 
 }  // namespace tandem::sched

@@ -3,6 +3,7 @@
 // thread at a time. Whoever feeds the same tokens gets the same text and the same end, so the engine
 // (TextStopRule) and the API agree without talking to each other.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,10 @@ class OutputText {
   // The end came without a stop string: the rest. Valid until the next call.
   std::string_view finish();
 
+  // Bytes of the decoded text so far, of which push() has returned the beginning: what a stop string may still take
+  // back is counted too.
+  uint64_t num_decoded_bytes() const { return num_decoded_bytes_; }
+
   bool has_stopped() const { return matcher_.has_matched(); }
   const std::string& stop() const { return matcher_.matched(); }  // the stop string, or empty
 
@@ -38,6 +43,7 @@ class OutputText {
   StreamDecoder decoder_;
   StopMatcher matcher_;
   std::string rest_;
+  uint64_t num_decoded_bytes_ = 0;
 };
 
 }  // namespace tandem::text

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "base/log.h"
 #include "base/mapped_file.h"
 #include "serve/text/text_handle.h"
 
@@ -35,14 +36,38 @@ std::string template_named(const Config& config, std::string_view name) {
   return std::string(view_of(tt_config_template(config.get(), raw_str(name))));
 }
 
-Result<std::optional<ChatTemplate>> compile_if_any(const std::string& source) {
-  if (source.empty()) return std::optional<ChatTemplate>();
-  TRY_ASSIGN(ChatTemplate compiled, ChatTemplate::compile(source));
-  return std::optional<ChatTemplate>(std::move(compiled));
+// A template that does not compile costs the chats, not the model.
+std::optional<ChatTemplate> compile_if_any(const std::string& source, std::string& error) {
+  if (source.empty()) return std::nullopt;
+  Result<ChatTemplate> compiled = ChatTemplate::compile(source);
+  if (compiled) return std::move(compiled).value();
+  error = compiled.error().message;
+  log_warning("serve/text", "the model's chat template can not be compiled; chats are refused", {{"error", error}});
+  return std::nullopt;
+}
+
+void use_templates(const std::string& source, const std::string& tool_source, TextModel& model) {
+  model.chat_template = compile_if_any(source, model.template_error);
+  model.tool_template = compile_if_any(tool_source, model.template_error);
+  model.tool_call_format = detect_tool_call_format(tool_source.empty() ? source : tool_source);
 }
 
 std::string text_of(const Tokenizer& tokenizer, std::optional<TokenId> id) {
   return id ? std::string(tokenizer.token_bytes(*id)) : std::string();
+}
+
+// By the names that models give them.
+std::optional<InfillTokens> infill_tokens_of(const Tokenizer& tokenizer) {
+  constexpr const char* kNames[][3] = {{"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},
+                                       {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},
+                                       {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},
+                                       {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"}};
+  for (const auto& [prefix, suffix, middle] : kNames) {
+    const auto first = tokenizer.token_id(prefix), second = tokenizer.token_id(suffix);
+    const auto third = tokenizer.token_id(middle);
+    if (first && second && third) return InfillTokens{*first, *second, *third};
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -73,21 +98,33 @@ Result<TextModel> load_tokenizer_dir(const std::string& directory) {
 
   Result<Tokenizer> tokenizer = Tokenizer::from_json(json, config.get());
   if (!tokenizer) return std::move(tokenizer).error().during(directory);
-  Result<std::optional<ChatTemplate>> chat = compile_if_any(source);
-  if (!chat) return std::move(chat).error().during(directory);
-  Result<std::optional<ChatTemplate>> tools = compile_if_any(tool_source);
-  if (!tools) return std::move(tools).error().during(directory);
-  return TextModel{std::move(tokenizer).value(), std::move(chat).value(), std::move(tools).value(),
-                   std::string(view_of(tt_config_bos(config.get()))),
-                   std::string(view_of(tt_config_eos(config.get())))};
+  const auto infill = infill_tokens_of(*tokenizer);
+  TextModel model{std::move(tokenizer).value(),
+                  std::nullopt,
+                  std::nullopt,
+                  std::string(view_of(tt_config_bos(config.get()))),
+                  std::string(view_of(tt_config_eos(config.get()))),
+                  infill,
+                  ToolCallFormat::kNone,
+                  {}};
+  use_templates(source, tool_source, model);
+  return model;
 }
 
 Result<TextModel> text_model_from_parts(const TokenizerParts& parts, std::string_view chat_template) {
   TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::from_parts(parts));
-  TRY_ASSIGN(std::optional<ChatTemplate> chat, compile_if_any(std::string(chat_template)));
   std::string bos = text_of(tokenizer, tokenizer.bos());
   std::string eos = text_of(tokenizer, tokenizer.eos());
-  return TextModel{std::move(tokenizer), std::move(chat), std::nullopt, std::move(bos), std::move(eos)};
+  auto infill = infill_tokens_of(tokenizer);
+  const auto is_token = [&](int64_t id) { return id >= 0 && static_cast<size_t>(id) < tokenizer.vocab_size(); };
+  if (is_token(parts.fim_prefix) && is_token(parts.fim_suffix) && is_token(parts.fim_middle)) {
+    infill = InfillTokens{static_cast<TokenId>(parts.fim_prefix), static_cast<TokenId>(parts.fim_suffix),
+                          static_cast<TokenId>(parts.fim_middle)};
+  }
+  TextModel model{std::move(tokenizer), std::nullopt, std::nullopt, std::move(bos), std::move(eos), infill,
+                  ToolCallFormat::kNone, {}};
+  use_templates(std::string(chat_template), {}, model);
+  return model;
 }
 
 }  // namespace tandem::text

@@ -9,8 +9,14 @@
 #include "base/result.h"
 #include "serve/text/chat_template.h"
 #include "serve/text/tokenizer.h"
+#include "serve/text/tool_call.h"
 
 namespace tandem::text {
+
+// The control tokens around what an answer is to go between.
+struct InfillTokens {
+  TokenId prefix = 0, suffix = 0, middle = 0;
+};
 
 struct TextModel {
   Tokenizer tokenizer;
@@ -18,6 +24,10 @@ struct TextModel {
   std::optional<ChatTemplate> tool_template;  // a second one for requests with tools, where the model has it
   std::string bos_text;                       // the template's bos_token and eos_token; empty: none
   std::string eos_text;
+  std::optional<InfillTokens> infill;         // none: the model cannot fill in
+  ToolCallFormat tool_call_format = ToolCallFormat::kNone;  // that the template for tools speaks
+  // Why the model's own template could not be compiled; empty: it has none, or it could. Everything but chats works.
+  std::string template_error;
 
   // The template for a request with or without tools; null where the model has none.
   const ChatTemplate* template_for(bool has_tools) const;

@@ -119,7 +119,6 @@ TEST_CASE("what is wrong in a directory is an error that names the file") {
   CHECK(has(message({{"tokenizer.json", "{}"}}), "tokenizer.json"));
   CHECK(has(message({tokenizer, {"tokenizer_config.json", "["}}), "tokenizer_config.json"));
   CHECK(has(message({tokenizer, {"tokenizer_config.json", "[]"}}), "tokenizer_config.json"));
-  CHECK(has(message({tokenizer, {"chat_template.jinja", "{% if %}"}}), "chat template"));
   const auto model_json = [](const std::string& model) {
     const char* decoder = R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true})";
     return std::pair<std::string, std::string>(
@@ -136,7 +135,44 @@ TEST_CASE("a GGUF's parts and template make a model with the same face") {
   CHECK(model.eos_text == "<|end|>");
   CHECK(rendered(model.template_for(true)) == "x");
   CHECK(!must(text_model_from_parts(byte_level_parts(), "")).chat_template);
-  CHECK(!text_model_from_parts(byte_level_parts(), "{% if %}"));
+}
+
+// The fault put in: a template that does not compile was an error of the whole model.
+TEST_CASE("TPL-05 a template that does not compile leaves the model usable and is named with its line") {
+  const std::string source = "{% for m in messages %}\n{{ m.content }}\n{% if %}\n{% endfor %}";
+  const TextModel from_parts = must(text_model_from_parts(byte_level_parts(), source));
+  const TextModel from_directory =
+      must(Directory(Files{{"tokenizer.json", kTokenizerJson}, {"chat_template.jinja", source}}).load());
+  for (const TextModel* model : {&from_parts, &from_directory}) {
+    CHECK(model->template_for(false) == nullptr);
+    CHECK(model->template_for(true) == nullptr);
+    CHECK(model->template_error.find("3") != std::string::npos);
+  }
+  CHECK(must(text_model_from_parts(byte_level_parts(), "{{ strftime_now('%Y') }}{% generation %}{% endgeneration %}"))
+            .template_error.empty());
+}
+
+TEST_CASE("tokens for infilling are found by their names, and where a GGUF names their ids, by those") {
+  CHECK(!must(text_model_from_parts(byte_level_parts(), "")).infill);
+  TokenizerParts parts = byte_level_parts();
+  for (const char* name : {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"}) {
+    CHECK(!must(text_model_from_parts(parts, "")).infill);
+    parts.tokens.push_back(name), parts.types.push_back(3);
+  }
+  const auto by_name = must(text_model_from_parts(parts, "")).infill;
+  REQUIRE(by_name);
+  CHECK(by_name->prefix == kToolCall + 1);
+  CHECK(by_name->suffix == kToolCall + 2);
+  CHECK(by_name->middle == kToolCall + 3);
+  parts.fim_prefix = kImStart;
+  parts.fim_suffix = kImEnd;
+  CHECK(must(text_model_from_parts(parts, "")).infill->prefix == kToolCall + 1);  // two of three name nothing
+  parts.fim_middle = 1 << 20;
+  CHECK(must(text_model_from_parts(parts, "")).infill->prefix == kToolCall + 1);
+  parts.fim_middle = kEnd;
+  const auto by_id = must(text_model_from_parts(parts, "")).infill;
+  CHECK(by_id->prefix == kImStart);
+  CHECK(by_id->middle == kEnd);
 }
 
 }  // namespace

@@ -33,6 +33,9 @@ struct TokenizerParts {
   int64_t bos = -1;
   int64_t eos = -1;
   int64_t unk = -1;
+  int64_t fim_prefix = -1;          // .fim_pre_token_id and so on; all three or none
+  int64_t fim_suffix = -1;
+  int64_t fim_middle = -1;
   std::optional<bool> add_bos;      // absent: what models of that kind expect
   std::optional<bool> add_eos;
   bool add_space_prefix = true;     // "gpt2" has none

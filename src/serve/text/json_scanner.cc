@@ -1,0 +1,106 @@
+#include "serve/text/json_scanner.h"
+
+#include <cctype>
+
+#include "base/json.h"
+
+namespace tandem::text {
+namespace {
+
+constexpr size_t kMaxScalarBytes = 64;
+
+bool is_scalar_byte(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '.'; }
+
+}  // namespace
+
+bool is_json_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+JsonScanner::Step JsonScanner::push(char c) {
+  if (state_ != State::kDone && state_ != State::kBad) state_ = next(c);
+  if (state_ == State::kBad) return Step::kBad;
+  return state_ == State::kDone ? Step::kDone : Step::kMore;
+}
+
+JsonScanner::State JsonScanner::next(char c) {
+  switch (state_) {
+    case State::kString:
+    case State::kEscape:
+    case State::kUnicode:
+      return in_string(c);
+    case State::kScalar:
+      if (is_scalar_byte(c)) {
+        scalar_.push_back(c);
+        return scalar_.size() <= kMaxScalarBytes ? State::kScalar : State::kBad;
+      }
+      if (!JsonValue::parse(scalar_)) return State::kBad;
+      return is_json_space(c) ? State::kAfterValue : after_value(c);
+    default:
+      break;
+  }
+  if (is_json_space(c) && !open_.empty()) return state_;
+  switch (state_) {
+    case State::kFirstItem:
+      return c == ']' ? close(c) : begin_value(c);
+    case State::kValue:
+      return begin_value(c);
+    case State::kFirstKey:
+    case State::kKey:
+      if (c == '}' && state_ == State::kFirstKey) return close(c);
+      is_key_ = true;
+      return c == '"' ? State::kString : State::kBad;
+    case State::kColon:
+      return c == ':' ? State::kValue : State::kBad;
+    case State::kAfterValue:
+      return after_value(c);
+    default:
+      return State::kBad;
+  }
+}
+
+JsonScanner::State JsonScanner::begin_value(char c) {
+  if (c == '{') return open(c, State::kFirstKey);
+  if (c == '[') return open(c, State::kFirstItem);
+  if (open_.empty()) return State::kBad;
+  if (c == '"') {
+    is_key_ = false;
+    return State::kString;
+  }
+  scalar_.assign(1, c);
+  return is_scalar_byte(c) ? State::kScalar : State::kBad;
+}
+
+JsonScanner::State JsonScanner::open(char bracket, State inside) {
+  if (open_.size() == kMaxDepth) return State::kBad;
+  open_.push_back(bracket);
+  return inside;
+}
+
+JsonScanner::State JsonScanner::close(char bracket) {
+  if (open_.empty() || open_.back() != (bracket == '}' ? '{' : '[')) return State::kBad;
+  open_.pop_back();
+  return open_.empty() ? State::kDone : State::kAfterValue;
+}
+
+JsonScanner::State JsonScanner::after_value(char c) {
+  if (c == '}' || c == ']') return close(c);
+  if (c != ',') return State::kBad;
+  return open_.back() == '{' ? State::kKey : State::kValue;
+}
+
+JsonScanner::State JsonScanner::in_string(char c) {
+  if (state_ == State::kUnicode) {
+    if (!std::isxdigit(static_cast<unsigned char>(c))) return State::kBad;
+    return ++num_digits_ == 4 ? State::kString : State::kUnicode;
+  }
+  if (state_ == State::kEscape) {
+    num_digits_ = 0;
+    if (c == 'u') return State::kUnicode;
+    return std::string_view("\"\\/bfnrt").find(c) != std::string_view::npos ? State::kString : State::kBad;
+  }
+  if (c == '\\') return State::kEscape;
+  if (static_cast<unsigned char>(c) < 0x20) return State::kBad;
+  if (c != '"') return State::kString;
+  return is_key_ ? State::kColon : State::kAfterValue;
+}
+
+}  // namespace tandem::text
