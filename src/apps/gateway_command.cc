@@ -139,8 +139,8 @@ Result<int> run_gateway(const cli::Invocation& invocation) {
   TRY_ASSIGN(front.gateway,
              gateway::GatewayProcess::start(std::move(process), *registry, front.clock, front.metrics));
   front.control.emplace(*front.gateway, front.spans);
-  front.grammars = std::make_unique<text::GrammarCompiler>(front.model.text->tokenizer,
-                                                           grammar_config(front.model.config, *front.model.text), front.metrics);
+  front.grammars = std::make_unique<text::GrammarCompiler>(
+      front.model.text->tokenizer, grammar_config(front.model.config, *front.model.text), front.metrics);
   front.api = std::make_unique<openai::OpenAiApi>(*front.gateway, *front.model.text, config, front.metrics, front.clock,
                                                   front.grammars.get());
   front.cluster_api.open(*front.control);

@@ -54,7 +54,8 @@ Result<int> run_serve(const cli::Invocation& invocation) {
       std::make_unique<engine::Engine>(engine, *serving.model.runner, serving.clock, serving.registry);
   serving.engine->start();
   serving.grammars = std::make_unique<text::GrammarCompiler>(
-      serving.model.text->tokenizer, grammar_config(serving.model.runner->config(), *serving.model.text), serving.registry);
+      serving.model.text->tokenizer, grammar_config(serving.model.runner->config(), *serving.model.text),
+      serving.registry);
   serving.api = std::make_unique<openai::OpenAiApi>(*serving.engine, *serving.model.text, config, serving.registry,
                                                     serving.clock, serving.grammars.get());
   serving.gate.open(*serving.api);
