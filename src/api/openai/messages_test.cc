@@ -240,6 +240,9 @@ TEST_CASE("messages: errors have Anthropic's shape, before and within a stream")
   CHECK(text_at(events.back().data, "error.message") == "the device failed");
   server.generator->refuse_with(Error{ErrorCode::kUnavailable, "the queue is full"});
   CHECK(refusal(body_of(), 503).starts_with("overloaded_error"));
+  server.generator->refuse_with({});
+  server.gate->drain();
+  CHECK(refusal(body_of(), 503).starts_with("overloaded_error"));
 }
 
 TEST_CASE("messages: a silent stream is kept open by pings") {
