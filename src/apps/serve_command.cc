@@ -45,17 +45,17 @@ Result<int> run_serve(const cli::Invocation& invocation) {
   TRY_ASSIGN(serving.model, load_model(model, values));
   openai::ApiConfig config = api_config(
       values, {model, serving.model.sampling, serving.model.runner->fingerprint()}, keys);
-  engine::EngineConfig engine = engine_config(values, serving.model, config.served_names[0]);
-  engine.sched.tenant_weights = tenant_weights(keys);
-  const EffectiveLimits limits = effective_limits(engine.sched);
+  engine::EngineConfig settings = engine_config(values, serving.model, config.served_names[0]);
+  settings.sched.tenant_weights = tenant_weights(keys);
+  const EffectiveLimits limits = effective_limits(settings.sched);
   limits.log();
   config.settings = settings_json(values, limits);
   serving.engine =
-      std::make_unique<engine::Engine>(engine, *serving.model.runner, serving.clock, serving.registry);
+      std::make_unique<engine::Engine>(settings, *serving.model.runner, serving.clock, serving.registry);
   serving.engine->start();
+  const text::TextModel& words = *serving.model.text;
   serving.grammars = std::make_unique<text::GrammarCompiler>(
-      serving.model.text->tokenizer, grammar_config(serving.model.runner->config(), *serving.model.text),
-      serving.registry);
+      words.tokenizer, grammar_config(serving.model.runner->config(), words), serving.registry);
   serving.api = std::make_unique<openai::OpenAiApi>(*serving.engine, *serving.model.text, config, serving.registry,
                                                     serving.clock, serving.grammars.get());
   serving.gate.open(*serving.api);

@@ -35,7 +35,7 @@ void write_end(JsonWriter& json, const ChoiceEnd& end) {
 
 // `input` has to be an object: what a model did not get to an end, or wrong, is wrapped.
 void write_input(JsonWriter& json, const std::string& arguments) {
-  const auto value = JsonValue::parse(arguments);
+  auto value = JsonValue::parse(arguments);
   if (value && value->if_object())
     json.raw(arguments);
   else

@@ -237,8 +237,8 @@ TEST_CASE("schemas that refer to themselves keep doing so inside the list of cal
   const std::string tools =
       R"("tools":[{"type":"function","function":{"name":"a","parameters":{"type":"object",
          "properties":{"t":{"$ref":"#/$defs/T"}},"required":["t"],"$defs":{"T":{"type":"integer"}}}}},
-         {"type":"function","function":{"name":"b","parameters":{"type":"object","properties":{"t":{"$ref":"#/$defs/T"}},
-         "required":["t"],"$defs":{"T":{"type":"boolean"}}}}}],"tool_choice":"required","parallel_tool_calls":false)";
+         {"type":"function","function":{"name":"b","parameters":{"type":"object",
+         "properties":{"t":{"$ref":"#/$defs/T"}},"required":["t"],"$defs":{"T":{"type":"boolean"}}}}}],"tool_choice":"required","parallel_tool_calls":false)";
   server.chat(tools);
   const sched::Grammar grammar = *server.generator->seen().back().grammar;
   const auto engine = text::must(

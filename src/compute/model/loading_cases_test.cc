@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 const std::string kTiny = TANDEM_FIXTURES "/tiny/";
 
 std::string bytes_of(const std::string& path) {
-  const auto file = MappedFile::open(path);
+  auto file = MappedFile::open(path);
   REQUIRE_MESSAGE(file, path);
   return {reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()};
 }
@@ -38,14 +38,14 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 // All that a start does with the files before it packs weights.
 std::string load_message(const WeightFiles& files) {
-  const auto config = read_config(files);
+  auto config = read_config(files);
   if (!config) return config.error().message;
-  const auto tensors = collect(files, *config);
+  auto tensors = collect(files, *config);
   return tensors ? "" : tensors.error().message;
 }
 
 std::string load_message(const std::string& path) {
-  const auto files = WeightFiles::open(path);
+  auto files = WeightFiles::open(path);
   return files ? load_message(*files) : files.error().message;
 }
 
@@ -53,7 +53,7 @@ std::string load_message(const std::string& path) {
 std::string load_gguf_bytes(std::string_view bytes) {
   const auto copy = std::make_unique<uint8_t[]>(bytes.size());
   memcpy(copy.get(), bytes.data(), bytes.size());
-  const auto files = WeightFiles::from_gguf_bytes({copy.get(), bytes.size()}, "cut.gguf");
+  auto files = WeightFiles::from_gguf_bytes({copy.get(), bytes.size()}, "cut.gguf");
   return files ? load_message(*files) : files.error().message;
 }
 
@@ -69,7 +69,7 @@ struct Borders {
 };
 
 Borders borders_of(const std::string& bytes) {
-  const auto contents = parse_gguf(span_of(bytes), "whole.gguf");
+  auto contents = parse_gguf(span_of(bytes), "whole.gguf");
   REQUIRE(contents);
   const auto* base = reinterpret_cast<const uint8_t*>(bytes.data());
   Borders borders{{0, 3, 4, 8, 15, 16, 24}};
@@ -125,7 +125,7 @@ std::string encode_gguf(const Metadata* metadata, std::vector<std::pair<std::str
 
 // A split as llama.cpp's tool makes it: metadata in the first, each tensor in one.
 void split_gguf(const std::string& bytes, const TempDir& dir, uint16_t count) {
-  const auto whole = parse_gguf(span_of(bytes), "whole.gguf");
+  auto whole = parse_gguf(span_of(bytes), "whole.gguf");
   REQUIRE(whole);
   const std::string total = le_bytes<uint32_t>(5) + le_bytes(static_cast<int32_t>(whole->tensors.size()));
   for (uint16_t number = 1; number <= count; ++number) {
@@ -159,7 +159,7 @@ std::string index_with(const std::vector<std::pair<std::string, std::string>>& m
 }
 
 std::vector<std::pair<std::string, std::string>> read_index(const std::string& directory) {
-  const auto root = JsonValue::parse(bytes_of(directory + "/model.safetensors.index.json"));
+  auto root = JsonValue::parse(bytes_of(directory + "/model.safetensors.index.json"));
   REQUIRE(root);
   std::vector<std::pair<std::string, std::string>> map;
   for (const auto& [name, shard] : *root->find("weight_map")->if_object()) map.emplace_back(name, *shard.if_string());
@@ -212,7 +212,7 @@ TEST_CASE("LOD-01: the same on a disk, where a read past the end would be a SIGB
     CAPTURE(size);
     const auto copy = std::make_unique<uint8_t[]>(size);
     memcpy(copy.get(), single.data(), size);
-    const auto tensors = parse_safetensors_weights({copy.get(), size}, "cut.safetensors");
+    auto tensors = parse_safetensors_weights({copy.get(), size}, "cut.safetensors");
     REQUIRE(!tensors);
     CHECK(tensors.error().message.starts_with("cut.safetensors: "));
     if (size >= 8 + header_bytes) CHECK(contains(tensors.error().message, "tensor \""));
@@ -222,14 +222,14 @@ TEST_CASE("LOD-01: the same on a disk, where a read past the end would be a SIGB
 // Fails when a shard given by name is opened alone, or when the metadata is that of the shard which was given.
 TEST_CASE("LOD-03: a model split in three is the whole model, whichever shard or folder is given") {
   const std::string bytes = bytes_of(kTiny + "llama-mha.F16.gguf");
-  const auto whole = WeightFiles::open(kTiny + "llama-mha.F16.gguf");
+  auto whole = WeightFiles::open(kTiny + "llama-mha.F16.gguf");
   REQUIRE(whole);
   const TempDir dir;
   split_gguf(bytes, dir, 3);
   for (const std::string& name :
        {split_path({"m", 1, 3}, 1), split_path({"m", 1, 3}, 2), split_path({"m", 1, 3}, 3), std::string()}) {
     CAPTURE(name);
-    const auto files = WeightFiles::open(dir.path(name));
+    auto files = WeightFiles::open(dir.path(name));
     REQUIRE_MESSAGE(files, (files ? "" : files.error().message));
     CHECK(load_message(*files) == "");
     check_same_tensors(*files, *whole);
@@ -273,8 +273,8 @@ TEST_CASE("LOD-06: a stray weight file beside an indexed set changes nothing and
   fs::copy_file(kTiny + "quantised/llama-gqa.Q4_0.gguf", dir.path("stray.gguf"));
   dir.write("model.safetensors", bytes_of(kTiny + "llama-mha/model.safetensors"));
   dir.write("consolidated.safetensors", "not even safetensors");
-  const auto expected = WeightFiles::open(kTiny + "llama-gqa");
-  const auto files = WeightFiles::open(dir.path());
+  auto expected = WeightFiles::open(kTiny + "llama-gqa");
+  auto files = WeightFiles::open(dir.path());
   REQUIRE(expected);
   REQUIRE_MESSAGE(files, (files ? "" : files.error().message));
   check_same_tensors(*files, *expected);
@@ -287,7 +287,7 @@ TEST_CASE("LOD-06: a stray weight file beside an indexed set changes nothing and
 // Fails when collect() does not compare shapes, or the configuration takes the heads as they come.
 TEST_CASE("LOD-09: every size of a GGUF's metadata that does not fit its tensors is refused with both") {
   const std::string whole = bytes_of(kTiny + "llama-gqa.F16.gguf");
-  const auto contents = parse_gguf(span_of(whole), "whole.gguf");
+  auto contents = parse_gguf(span_of(whole), "whole.gguf");
   REQUIRE(contents);
   int num_keys = 0;
   for (const char* name :
@@ -345,7 +345,7 @@ TEST_CASE("LOD-09: the same of a config.json, where the tensor and both shapes a
 // Fails when collect() counts tensors instead of naming them.
 TEST_CASE("LOD-10: of a GGUF with a tensor too many or too few the message tells which") {
   const std::string bytes = bytes_of(kTiny + "llama-mha.F16.gguf");
-  const auto whole = parse_gguf(span_of(bytes), "whole.gguf");
+  auto whole = parse_gguf(span_of(bytes), "whole.gguf");
   REQUIRE(whole);
   REQUIRE(load_gguf_bytes(encode_gguf(&whole->metadata, {}, whole->tensors)) == "");
   for (size_t gone = 0; gone < whole->tensors.size(); ++gone) {

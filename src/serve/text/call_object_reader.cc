@@ -11,7 +11,7 @@ using State = JsonScanner::State;
 
 // The text of a JSON string, quotes included; empty for anything else.
 std::string decoded(const std::string& raw) {
-  const auto value = JsonValue::parse(raw);
+  auto value = JsonValue::parse(raw);
   return value && value->if_string() ? *value->if_string() : std::string();
 }
 
