@@ -52,7 +52,8 @@ struct FormServer : EngineServer {
   }
 };
 
-// Any token that may come, from a place that seed and tokens decide; blanks rarely, for of them there may be any number.
+// Any token that may come, from a place that seed and tokens decide; blanks rarely, for of them there may be any
+// number.
 TokenId any_allowed(const sched::BatchItem& item) {
   uint64_t hash = item.sampling->seed * 1000003 + item.sampling->choice;
   for (const TokenId token : item.tokens) hash = (hash ^ static_cast<uint64_t>(token)) * 0x9E3779B97F4A7C15u;
