@@ -160,7 +160,9 @@ void OpenAiApi::add_routes() {
       "POST", "/v1/messages/count_tokens",
       [this](const CallPointer& call) { on_worker(call, [this, call] { count_tokens(*call); }); },
       ReplyKind::kMessages);
-  add("POST", "/v1/embeddings", [this](const CallPointer& call) { on_worker(call, [this, call] { embed(call); }); });
+  add("POST", "/v1/embeddings", [this](const CallPointer& call) {
+    if (has_room(*call)) on_worker(call, [this, call] { embed(call); });
+  });
   add("POST", "/reset_prefix_cache", [this](const CallPointer& call) { reset_prefix_cache(*call); });
   if (!config_.settings.empty()) {
     add("GET", "/server_info", [this](const CallPointer& call) { answer(*call, config_.settings); });
@@ -254,13 +256,15 @@ void OpenAiApi::on_worker(const std::shared_ptr<Call>& call, std::function<void(
     refuse(*call, api_error({ErrorCode::kUnavailable, "too many requests wait"}, 1));
 }
 
+// False: refused. Before the body is read: under overload a refusal must cost next to nothing.
+bool OpenAiApi::has_room(Call& call) const {
+  const Status room = generator_.check_room(call.tenant);
+  if (!room) refuse(call, api_error(room.error(), generator_.load().retry_after_s));
+  return static_cast<bool>(room);
+}
+
 void OpenAiApi::generate(const std::shared_ptr<Call>& call) {
-  // Before the body is read: under overload a refusal must cost next to nothing.
-  if (const Status room = generator_.check_room(call->tenant); !room) {
-    refuse(*call, api_error(room.error(), generator_.load().retry_after_s));
-    return;
-  }
-  on_worker(call, [this, call] { prepare(call); });
+  if (has_room(*call)) on_worker(call, [this, call] { prepare(call); });
 }
 
 void OpenAiApi::prepare(const std::shared_ptr<Call>& call) {
@@ -275,9 +279,9 @@ void OpenAiApi::prepare(const std::shared_ptr<Call>& call) {
   }
   for (const ReplyPrompt& prompt : setup.prompts) {
     auto room = prompt_text_.room_for(prompt.ids.size(), setup.options);
-    if (ApiError* error = std::get_if<ApiError>(&room)) {
-      error->param = prompt_field(call->kind);
-      refuse(*call, *error);
+    if (ApiError* fault = std::get_if<ApiError>(&room)) {
+      fault->param = prompt_field(call->kind);
+      refuse(*call, *fault);
       return;
     }
     setup.max_tokens.push_back(std::get<uint32_t>(room));
