@@ -70,6 +70,7 @@ class OpenAiApi {
 
   void add_routes();
   bool admit(Call& call);
+  bool has_room(Call& call) const;
   void generate(const std::shared_ptr<Call>& call);
   void prepare(const std::shared_ptr<Call>& call);
   Parsed<ChatRequest> parse_chat(const Call& call, ReplySetup& setup) const;

@@ -96,7 +96,7 @@ TEST_CASE("requests over a limit or not HTTP get an answer that says so, then th
   HttpServerConfig config;
   config.header_limit_bytes = 1000;
   config.body_limit_bytes = 1000;
-  config.error_body = [](int status, std::string_view) { return "E" + std::to_string(status); };
+  config.error_body = [](int status, std::string_view, std::string_view path) { return "E" + std::to_string(status) + std::string(path); };
   Bench bench(config);
   const auto answer_to = [&](const std::string& bytes) {
     RawClient client(bench.server->port());
