@@ -70,7 +70,6 @@ class OpenAiApi {
 
   void add_routes();
   bool admit(Call& call);
-  bool has_room(Call& call) const;
   void generate(const std::shared_ptr<Call>& call);
   void prepare(const std::shared_ptr<Call>& call);
   Parsed<ChatRequest> parse_chat(const Call& call, ReplySetup& setup) const;
@@ -78,6 +77,7 @@ class OpenAiApi {
   std::optional<ApiError> prepare_completion(const Call& call, ReplySetup& setup) const;
   void check_grammar(const std::shared_ptr<Call>& call, std::shared_ptr<ReplySetup> setup);
   void begin_reply(Call& call, ReplySetup setup);
+  bool has_room(Call& call) const;
   void embed(const std::shared_ptr<Call>& call);
   std::optional<ApiError> prepare_embedding(const Call& call, EmbeddingSetup& setup) const;
   std::optional<ApiError> obey_headers(Call& call, GenerationOptions& options) const;
