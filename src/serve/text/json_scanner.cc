@@ -43,7 +43,9 @@ bool is_scalar(std::string_view text) {
 std::string readable(const std::string& scalar) {
   if (JsonValue::parse(scalar)) return scalar;
   constexpr double kLargest = std::numeric_limits<double>::max();
-  return JsonWriter().number(std::clamp(std::strtod(scalar.c_str(), nullptr), -kLargest, kLargest)).take();
+  std::string out = JsonWriter().number(std::clamp(std::strtod(scalar.c_str(), nullptr), -kLargest, kLargest)).take();
+  if (out.find_first_of(".e") == std::string::npos) out += ".0";  // as an integer it would be refused again
+  return out;
 }
 
 bool is_scalar_byte(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '.'; }
