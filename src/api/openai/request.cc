@@ -92,6 +92,7 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body, const RequestLimit
     fields.fail("max_tokens", "expected an integer not below 1 (0 only with prompt_logprobs), got 0");
   }
   if (fields.flag("echo", false)) fields.fail("echo", "is not supported for chat");
+  check_copies(fields, request.options, 1);
   return result_of(fields, std::move(request));
 }
 
@@ -112,6 +113,7 @@ Parsed<CompletionRequest> parse_completion_request(std::string_view body, const 
     fields.fail("n", fmt::format("{} prompts with n = {} are over {} answers", request.prompts.size(),
                                  request.options.num_choices, limits.max_answers));
   }
+  check_copies(fields, request.options, request.prompts.size());
   if (fields.get("suffix")) request.suffix = fields.text("suffix");
   if (request.suffix && request.echo) fields.fail("suffix", "cannot be had with echo");
   if (request.suffix && request.options.truncate_prompt_tokens) {
@@ -181,7 +183,7 @@ Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body, const 
   DetokenizeRequest request;
   request.model = fields.text("model");
   if (!fields.get("tokens")) fields.fail("tokens", "is missing");
-  request.tokens = fields.token_ids("tokens", SIZE_MAX, limits.vocab_size);
+  request.tokens = fields.token_ids("tokens", limits.max_model_len, limits.vocab_size);
   return result_of(fields, std::move(request));
 }
 

@@ -106,6 +106,8 @@ TEST_CASE("with continue_final_message the prompt ends where the last message do
   const auto prompt = prompt_after("a<|im_end|>\\nb");
   CHECK(text_of(prompt) == head + "a<|im_end|>\nb");
   CHECK(std::count(prompt.begin(), prompt.end(), text::kImEnd) == 1);
+  // The fault: the message's text is looked for from the end, where the template writes it as well.
+  for (const char* text : {"im_end", "|", "<", "x>"}) CHECK(text_of(prompt_after(text)) == head + text);
   CHECK(fault_param(server.post("/v1/chat/completions", R"({"continue_final_message":true,"messages":[)"
                                                         R"({"role":"user","content":" "}]})")) ==
         "continue_final_message");

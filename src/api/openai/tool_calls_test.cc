@@ -189,6 +189,12 @@ TEST_CASE("n, logprobs, stop strings, limits and usage beside calls") {
   const JsonValue stopped = server.ask(R"(,"stop":["\"c\""])");
   CHECK(whole_message(stopped) == "|now{");
   CHECK(text_at(stopped, "choices.0.stop_reason") == "\"c\"");
+  CHECK(text_at(stopped, "choices.0.finish_reason") == "stop");  // the fault: "tool_calls", with half of the arguments
+  CHECK(streamed_choice(server.stream(R"(,"stop":["\"c\""])"), 0).finish_reason == "stop");
+  CHECK(text_at(server.ask(R"(,"stop_token_ids":[99])"), "choices.0.finish_reason") == "stop");
+  CHECK(text_at(server.ask(R"(,"stop":["}}"])"), "choices.0.finish_reason") == "stop");
+  CHECK(text_at(server.ask(R"(,"stop":["}}"],"include_stop_str_in_output":true)"), "choices.0.finish_reason") ==
+        "tool_calls");
   CHECK(streamed_message(server.stream(R"(,"stop":["\"c\""])"), 0) == "|now{");
 }
 
