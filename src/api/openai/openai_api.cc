@@ -307,13 +307,15 @@ void OpenAiApi::check_grammar(const std::shared_ptr<Call>& call, std::shared_ptr
   }
   const auto check = [this, call, setup] {
     const std::string& field = setup->options.grammar_param;
-    if (const Status status = grammars_->check(*setup->options.grammar); status) {
+    auto compiled = grammars_->compile(*setup->options.grammar);
+    if (compiled) {
+      setup->make_masks = std::move(compiled).value();
       begin_reply(*call, std::move(*setup));
-    } else if (status.error().code == ErrorCode::kInvalidArgument) {
-      const std::string& why = status.error().message;
+    } else if (compiled.error().code == ErrorCode::kInvalidArgument) {
+      const std::string& why = compiled.error().message;
       refuse(*call, invalid_request(field, field.empty() ? why : fmt::format("{}: {}", field, why)));
     } else {
-      refuse(*call, api_error(status.error(), 1));
+      refuse(*call, api_error(compiled.error(), 1));
     }
   };
   if (grammars_->is_known(*setup->options.grammar))
@@ -337,7 +339,7 @@ void OpenAiApi::begin_reply(Call& call, ReplySetup setup) {
   setup.seed = setup.options.seed ? *setup.options.seed : next_seed();
   setup.arrival_ns = call.arrival_ns;
   setup.ticket = std::move(call.ticket);
-  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms, grammars_};
+  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms};
   auto reply = std::make_shared<Reply>(context, std::move(setup), call.writer);
   call.writer->post([reply] { reply->start(); });
 }
