@@ -59,9 +59,9 @@ class Load:
         else:
             self.broken += 1
 
-    def row(self, times, seconds):
+    def row(self, times):
         accepted = self.in_time + self.late + self.broken
-        return {"work": f"overload x{times:g}", "goodput_per_s": self.in_time / seconds, "clients": self.clients,
+        return {"work": f"overload x{times:g}", "clients": self.clients,
                 "accepted": accepted, "in_time": self.in_time, "late": self.late, "broken": self.broken,
                 "share_in_time": self.in_time / accepted if accepted else None, "refused": self.refused,
                 "refusal_ms_p50": 1000 * median(self.refusal_s) if self.refusal_s else None,
@@ -131,13 +131,13 @@ def main():
             load = Load(crowd, server, "m", options, deadline_ms)
             load.come(times * peak, options.seconds)
             crowd.run(time.monotonic() + options.seconds)
-            seen = load.row(times, options.seconds)  # retries that come later count for nothing
+            goodput = load.in_time / options.seconds  # what comes later, of retries, counts for nothing
+            recovered = {}
             if times == max(map(float, options.loads.split(","))):
-                seen["recovery_s"] = recovery_s(server, "m", options, peak, alone_s)
+                recovered["recovery_s"] = recovery_s(server, "m", options, peak, alone_s)
             crowd.run()
-            after = load.row(times, options.seconds)
-            rows.append(seen | {key: after[key] for key in ("late", "broken", "refused", "statuses")} |
-                        {"share_in_time": after["share_in_time"], "peak_per_s": peak, "deadline_ms": deadline_ms})
+            rows.append(load.row(times) | recovered | {"goodput_per_s": goodput, "peak_per_s": peak,
+                                                       "deadline_ms": deadline_ms})
             say(f"x{times:g}: {rows[-1]}")
     best = max(row["goodput_per_s"] for row in rows)
     for row in rows:

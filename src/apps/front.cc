@@ -94,11 +94,13 @@ Result<http::Handler> api_handler(const OptionValues& values, const openai::Serv
   });
 }
 
-std::string url_of(const OptionValues& values, uint16_t port) {
-  const std::string& host = values.text("host");
+std::string url_of(const std::string& host, uint16_t port, std::string_view scheme) {
   const bool is_v6 = host.find(':') != std::string::npos;
-  return fmt::format("{}://{}{}{}:{}", values.has("tls-cert") ? "https" : "http", is_v6 ? "[" : "", host,
-                     is_v6 ? "]" : "", port);
+  return fmt::format("{}://{}{}{}:{}", scheme, is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
+}
+
+std::string url_of(const OptionValues& values, uint16_t port) {
+  return url_of(values.text("host"), port, values.has("tls-cert") ? "https" : "http");
 }
 
 void say_serving(const std::string& name, const std::string& url) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -35,7 +36,8 @@ Result<http::Handler> api_handler(const OptionValues& values, const openai::Serv
 // On --host and --port, through TLS with --tls-cert and --tls-key.
 Result<std::unique_ptr<http::HttpServer>> listen(const OptionValues& values, http::Handler handler);
 
-// "http://127.0.0.1:8000"
+// "http://127.0.0.1:8000"; of the options' host, and https with --tls-cert.
+std::string url_of(const std::string& host, uint16_t port, std::string_view scheme = "http");
 std::string url_of(const OptionValues& values, uint16_t port);
 
 // The line that says that `name` is served, on stdout.

@@ -45,13 +45,13 @@ Result<int> run_serve(const cli::Invocation& invocation) {
   TRY_ASSIGN(serving.model, load_model(model, values));
   openai::ApiConfig config = api_config(
       values, {model, serving.model.sampling, serving.model.runner->fingerprint()}, keys);
-  engine::EngineConfig engine = engine_config(values, serving.model, config.served_names[0]);
-  engine.sched.tenant_weights = tenant_weights(keys);
-  const EffectiveLimits limits = effective_limits(engine.sched);
+  engine::EngineConfig settings = engine_config(values, serving.model, config.served_names[0]);
+  settings.sched.tenant_weights = tenant_weights(keys);
+  const EffectiveLimits limits = effective_limits(settings.sched);
   limits.log();
   config.settings = settings_json(values, limits);
   serving.engine =
-      std::make_unique<engine::Engine>(engine, *serving.model.runner, serving.clock, serving.registry);
+      std::make_unique<engine::Engine>(settings, *serving.model.runner, serving.clock, serving.registry);
   serving.engine->start();
   const text::TextModel& words = *serving.model.text;
   serving.grammars = std::make_unique<text::GrammarCompiler>(

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "net/http/http_server.h"
+#include "serve/text/grammar_compiler.h"
 #include "serve/text/small_tokenizer_for_test.h"
 #include "testing/raw_client.h"
 
@@ -74,6 +75,7 @@ struct ApiServer {
   // By the prompt's text (see prompt_text) and choice: what is said.
   std::function<Script(const sched::Request&, uint32_t)> script;
   std::unique_ptr<ScriptedGenerator> generator;
+  std::unique_ptr<text::GrammarCompiler> grammars;  // null: the server can not hold answers to a form
   std::unique_ptr<OpenAiApi> api;
   std::unique_ptr<ServingGate> gate;
   std::unique_ptr<http::HttpServer> server;
@@ -90,7 +92,7 @@ struct ApiServer {
   }
 
   explicit ApiServer(std::string says = "Hello!", ApiConfig config = default_config(), bool has_template = true,
-                     uint32_t max_model_len = 200)
+                     uint32_t max_model_len = 200, bool has_grammars = false)
       : model(small_model(has_template)) {
     set_log(LogLevel::kError, LogFormat::kText);
     script = [says](const sched::Request&, uint32_t) { return Script{byte_tokens(says), {}, 0}; };
@@ -98,7 +100,13 @@ struct ApiServer {
     generator = std::make_unique<ScriptedGenerator>(
         engine::GeneratorLimits{max_model_len, vocab_size, 64, 128}, text::kEnd,
         [this](const sched::Request& request, uint32_t choice) { return script(request, choice); });
-    api = std::make_unique<OpenAiApi>(*generator, model, std::move(config), registry, clock);
+    if (has_grammars) {
+      text::GrammarConfig grammar_config;
+      grammar_config.logits_size = vocab_size;
+      grammar_config.stops = {text::kEnd};
+      grammars = std::make_unique<text::GrammarCompiler>(model.tokenizer, grammar_config, registry);
+    }
+    api = std::make_unique<OpenAiApi>(*generator, model, std::move(config), registry, clock, grammars.get());
     gate = std::make_unique<ServingGate>(registry, "1.2.3");
     gate->open(*api);
     auto started = http::HttpServer::start(

@@ -134,10 +134,15 @@ void read_messages(FieldReader& fields, ChatPrompt& prompt) {
   if (fields.has_failed()) return;
   MessageList out(fields, prompt.messages);
   for (size_t i = 0; i < list->size(); ++i) out.add(fmt::format("messages[{}]", i), (*list)[i]);
+  if (fields.has_failed()) return;
+  // The beginning of the answer, which goes on from there.
   const JsonValue* last_role = list->back().find("role");
-  if (last_role && last_role->if_string() && *last_role->if_string() == "assistant") {
-    fields.fail("messages", "the last one has to be the user's: the beginning of an answer can not be given");
+  if (*last_role->if_string() != "assistant") return;
+  if (prompt.messages.back().find("tool_calls")) {
+    fields.fail("messages", "the last one is a call of a tool: its result has to follow");
   }
+  prompt.continue_final_message = true;
+  prompt.add_generation_prompt = false;
 }
 
 void read_choice(FieldReader& fields, ToolUse& use) {

@@ -23,7 +23,7 @@ std::string body_of(const std::string& more = {}) {
 
 struct MessagesServer : ApiServer {
   explicit MessagesServer(const std::string& says, ApiConfig config = default_config())
-      : ApiServer(says, with_calls(std::move(config)), true, 700) {}
+      : ApiServer(says, with_calls(std::move(config)), true, 700, true) {}
   static ApiConfig with_calls(ApiConfig config) {
     config.tool_call_format = text::ToolCallFormat::kMistral;
     return config;
@@ -171,6 +171,14 @@ TEST_CASE("messages: system, blocks, calls and results become what templates kno
         "<|im_start|>tool\nrain(t1 get_weather)<|im_end|>\n<|im_start|>user\nand now?<|im_end|>\n");
 }
 
+TEST_CASE("messages: an assistant's message at the end is the beginning of the answer") {
+  MessagesServer server("llo");
+  const JsonValue answer = server.ok("/v1/messages", R"({"max_tokens":9,"messages":[{"role":"user","content":"hi"},
+      {"role":"assistant","content":"He"}]})");
+  CHECK(text_at(answer, "content.0.text") == "llo");
+  CHECK(server.prompt() == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nHe");
+}
+
 TEST_CASE("messages: any and tool force a call, none forbids it") {
   MessagesServer server("[{\"name\":\"now\",\"parameters\":{}}]");
   const std::string tools = "," + std::string(kTools);
@@ -213,9 +221,10 @@ TEST_CASE("messages: errors have Anthropic's shape, before and within a stream")
         std::string::npos);
   CHECK(refusal(R"({"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image"}]}]})", 400)
             .find("messages[0].content[0].type") != std::string::npos);
-  CHECK(
-      refusal(R"({"max_tokens":1,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y"}]})", 400)
-          .find("the user's") != std::string::npos);
+  CHECK(refusal(R"({"max_tokens":1,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[
+                    {"type":"tool_use","id":"c","name":"f","input":{}}]}]})",
+                400)
+            .find("its result has to follow") != std::string::npos);
   CHECK(refusal(body_of(R"(,"tools":[{"name":"a","input_schema":[]}])"), 400).find("tools[0].input_schema") !=
         std::string::npos);
   CHECK(refusal(body_of(R"(,"tool_choice":{"type":"any"})"), 400).find("tool_choice") != std::string::npos);
@@ -230,6 +239,9 @@ TEST_CASE("messages: errors have Anthropic's shape, before and within a stream")
   CHECK(text_at(events.back().data, "error.type") == "api_error");
   CHECK(text_at(events.back().data, "error.message") == "the device failed");
   server.generator->refuse_with(Error{ErrorCode::kUnavailable, "the queue is full"});
+  CHECK(refusal(body_of(), 503).starts_with("overloaded_error"));
+  server.generator->refuse_with({});
+  server.gate->drain();
   CHECK(refusal(body_of(), 503).starts_with("overloaded_error"));
 }
 

@@ -279,9 +279,9 @@ void OpenAiApi::prepare(const std::shared_ptr<Call>& call) {
   }
   for (const ReplyPrompt& prompt : setup.prompts) {
     auto room = prompt_text_.room_for(prompt.ids.size(), setup.options);
-    if (ApiError* too_long = std::get_if<ApiError>(&room)) {
-      too_long->param = prompt_field(call->kind);
-      refuse(*call, *too_long);
+    if (ApiError* fault = std::get_if<ApiError>(&room)) {
+      fault->param = prompt_field(call->kind);
+      refuse(*call, *fault);
       return;
     }
     setup.max_tokens.push_back(std::get<uint32_t>(room));

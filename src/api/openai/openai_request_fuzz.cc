@@ -4,7 +4,11 @@
 #include <cstdint>
 #include <string_view>
 
+#include "api/openai/messages_request.h"
+#include "api/openai/messages_shape.h"
 #include "api/openai/request.h"
+#include "api/openai/responses_request.h"
+#include "api/openai/tool_use.h"
 #include "base/check.h"
 
 using namespace tandem;
@@ -32,6 +36,25 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   }
   const auto tokenize = parse_tokenize_request(body);
   const auto detokenize = parse_detokenize_request(body, limits);
+  for (const bool is_count : {false, true}) {
+    const auto messages = parse_messages_request(body, limits, {}, is_count);
+    if (const auto* request = std::get_if<ChatRequest>(&messages)) {
+      check_options(request->options);
+      TANDEM_CHECK(is_count || request->options.max_tokens >= 1u);
+      TANDEM_CHECK(!request->prompt.messages.empty());
+    } else {
+      TANDEM_CHECK(JsonValue::parse(messages_error_json(std::get<ApiError>(messages))));
+    }
+  }
+  const auto responses = parse_responses_request(body, limits, {});
+  if (const auto* request = std::get_if<ResponsesRequest>(&responses)) check_options(request->chat.options);
+  // A forced call's grammar is JSON as well.
+  if (const auto* request = std::get_if<ChatRequest>(&chat)) {
+    GenerationOptions options = request->options;
+    if (!options.grammar && !apply_tool_use(request->prompt.tool_use, {}, options) && options.grammar) {
+      TANDEM_CHECK(JsonValue::parse(options.grammar->source, 2 * JsonValue::kMaxDepth));
+    }
+  }
   // What goes back to the client must be JSON whatever came in.
   if (const auto* error = std::get_if<ApiError>(&chat)) TANDEM_CHECK(JsonValue::parse(error_json(*error)));
   if (const auto* error = std::get_if<ApiError>(&tokenize)) TANDEM_CHECK(JsonValue::parse(error_json(*error)));

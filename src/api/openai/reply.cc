@@ -88,7 +88,6 @@ sched::Request Reply::request_for(size_t prompt) const {
     request.deadline_ns = setup_.arrival_ns + static_cast<int64_t>(options.deadline_ms * 1e6);
   }
   request.cache_salt = options.cache_salt;
-  request.grammar = options.grammar;
   if (!options.stops.empty()) {
     request.stop_strings = options.stops;
     request.shows_special = !options.skip_special;

@@ -164,19 +164,24 @@ void read_text_format(FieldReader& fields, GenerationOptions& options) {
   const JsonValue* type = format->find("type");
   const std::string* word = type ? type->if_string() : nullptr;
   const JsonValue* schema = format->find("schema");
-  if (!word) {
+  if (options.grammar) {
+    fields.fail("text.format", fmt::format("asks for one form of answer and {} for another", options.grammar_param));
+  } else if (!word) {
     fields.fail_kind("text.format", "an object with a string \"type\"", *format);
   } else if (*word == "json_object") {
     options.grammar = sched::Grammar{sched::GrammarKind::kJsonSchema, R"({"type":"object"})"};
+    options.grammar_param = "text.format";
   } else if (*word == "json_schema") {
     if (!schema || !schema->if_object())
       fields.fail("text.format.schema",
                   fmt::format("expected an object, got {}", schema ? schema->kind_name() : "nothing"));
     else
       options.grammar = sched::Grammar{sched::GrammarKind::kJsonSchema, JsonWriter().value(*schema).take()};
+    options.grammar_param = "text.format.schema";
   } else if (*word != "text") {
     fields.fail("text.format.type", fmt::format("\"{}\" is not \"text\", \"json_object\" or \"json_schema\"", *word));
   }
+  if (options.grammar) options.grammar_param = "text.format";
 }
 
 // What would need something kept of earlier requests, or what we do not do.

@@ -89,7 +89,7 @@ std::string ResponsesShape::response(Status status, const Usage* usage, const Ap
 std::string ResponsesShape::whole(const std::vector<WholeChoice>& choices, const Usage& usage) {
   const WholeChoice& choice = choices.front();
   items_ = choice.parts;
-  if (items_.empty() && !choice.text.empty()) items_ = {{false, {}, choice.text}};
+  if (items_.empty() && !choice.text.empty()) items_.push_back({false, {}, choice.text});
   return response(choice.end.reason == "length" ? Status::kIncomplete : Status::kCompleted, &usage, nullptr);
 }
 

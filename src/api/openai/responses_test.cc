@@ -12,7 +12,7 @@ constexpr std::string_view kTools = R"("tools":[{"type":"function","name":"get_w
     "properties":{"city":{"type":"string"}}}},{"type":"function","name":"now"}])";
 
 struct ResponsesServer : ApiServer {
-  explicit ResponsesServer(const std::string& says) : ApiServer(says, with_calls(), true, 700) {}
+  explicit ResponsesServer(const std::string& says) : ApiServer(says, with_calls(), true, 700, true) {}
   static ApiConfig with_calls() {
     ApiConfig config = default_config();
     config.tool_call_format = text::ToolCallFormat::kHermes;

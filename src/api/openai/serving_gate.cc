@@ -42,10 +42,10 @@ ServingGate::ServingGate(const MetricRegistry& registry, std::string version)
   });
 }
 
-void ServingGate::refuse(http::ResponseWriter& writer) const {
+void ServingGate::refuse(http::ResponseWriter& writer, ReplyKind kind) const {
   const char* message = is_draining_ ? "the server is shutting down" : "the model is loading";
   const ApiError error = api_error({ErrorCode::kUnavailable, message}, is_draining_ ? 5 : 1);
-  writer.send(error.status, error_headers(error), error_json(error));
+  writer.send(error.status, error_headers(error), error_body(kind, error));
 }
 
 void ServingGate::operator()(http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer) const {
@@ -54,7 +54,7 @@ void ServingGate::operator()(http::HttpRequest request, std::shared_ptr<http::Re
   else if (is_serving())
     api_.load()->handle(std::move(request), std::move(writer));
   else
-    refuse(*writer);
+    refuse(*writer, request.path.starts_with("/v1/messages") ? ReplyKind::kMessages : ReplyKind::kChat);
 }
 
 }  // namespace tandem::openai

@@ -27,7 +27,7 @@ class ServingGate {
   void operator()(http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer) const;
 
  private:
-  void refuse(http::ResponseWriter& writer) const;
+  void refuse(http::ResponseWriter& writer, ReplyKind kind = ReplyKind::kChat) const;
 
   const MetricRegistry& registry_;
   const std::string version_;

@@ -36,7 +36,7 @@ std::vector<TokenId> with_marker_tokens(std::string_view text) {
 
 struct ToolServer : ApiServer {
   explicit ToolServer(const std::string& says, text::ToolCallFormat format = text::ToolCallFormat::kHermes)
-      : ApiServer("", config_for(format), true, 600) {
+      : ApiServer("", config_for(format), true, 600, true) {
     script = [says](const sched::Request&, uint32_t) { return Script{with_marker_tokens(says), {}, 0}; };
   }
   JsonValue ask(const std::string& more = {}) const { return chat(std::string(kTools) + more); }
@@ -237,8 +237,9 @@ TEST_CASE("schemas that refer to themselves keep doing so inside the list of cal
   const std::string tools =
       R"("tools":[{"type":"function","function":{"name":"a","parameters":{"type":"object",
          "properties":{"t":{"$ref":"#/$defs/T"}},"required":["t"],"$defs":{"T":{"type":"integer"}}}}},
-         {"type":"function","function":{"name":"b","parameters":{"type":"object","properties":{"t":{"$ref":"#/$defs/T"}},
-         "required":["t"],"$defs":{"T":{"type":"boolean"}}}}}],"tool_choice":"required","parallel_tool_calls":false)";
+         {"type":"function","function":{"name":"b","parameters":{"type":"object",
+         "properties":{"t":{"$ref":"#/$defs/T"}},"required":["t"],"$defs":{"T":{"type":"boolean"}}}}}],
+         "tool_choice":"required","parallel_tool_calls":false)";
   server.chat(tools);
   const sched::Grammar grammar = *server.generator->seen().back().grammar;
   const auto engine = text::must(
@@ -253,6 +254,17 @@ TEST_CASE("schemas that refer to themselves keep doing so inside the list of cal
   CHECK(accepts(R"([{"name":"b","parameters":{"t":true}}])"));
   CHECK(!accepts(R"([{"name":"b","parameters":{"t":1)"));
   CHECK(!accepts(R"([{"name":"a","parameters":{"t":1}},)"));
+}
+
+TEST_CASE("a forced call whose schema does not compile is 400 for the tools") {
+  ToolServer server("[]");
+  const auto answer = server.post(
+      "/v1/chat/completions",
+      ApiServer::chat_body(R"("tools":[{"type":"function","function":{"name":"a","parameters":{"type":"object",
+          "properties":{"x":{"type":"string","pattern":"("}}}}}],"tool_choice":"required")"));
+  CHECK(answer.status == 400);
+  CHECK(text_at(json_of(answer.body), "error.param") == "tools");
+  CHECK(server.generator->seen().empty());
 }
 
 TEST_CASE("without parallel calls only the first one counts") {

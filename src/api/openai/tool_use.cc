@@ -216,6 +216,7 @@ std::optional<ApiError> apply_tool_use(const ToolUse& use, const ToolCallSupport
     grammar.source = call_list_schema(use);
   }
   options.grammar = std::move(grammar);
+  options.grammar_param = "tools";
   options.tool_calls = std::move(rules);
   return std::nullopt;
 }

@@ -122,7 +122,7 @@ class FakeNode {
       answer.role_epoch = 1;
       answer.capacity_blocks = 100;
       answer.private_blocks = 60;
-      answer.credits = credits_, proto_;
+      answer.credits = credits_;
       send(answer);
     } else if (const auto* reserve = std::get_if<handoff::Reserve>(&message)) {
       send(handoff::ReserveOk{reserve->request, reserve->attempt, 1, handoff::PartSet(), 2});
@@ -227,7 +227,7 @@ class FakeNode {
   std::shared_ptr<rpc::RpcStream> stream_;  // the newest gateway's
   std::atomic<bool> is_dead_{false}, is_liar_{false};
   std::atomic<uint32_t> limit_{UINT32_MAX};
-  const uint32_t credits_;
+  const uint32_t credits_, proto_;
   uint64_t num_steps_ = 0, num_beats_ = 0;
   mutable Mutex mutex_;
   std::map<handoff::RequestId, Job> jobs_ GUARDED_BY(mutex_);

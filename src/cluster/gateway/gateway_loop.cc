@@ -174,8 +174,11 @@ void GatewayLoop::tick(Nanos now) {
   carry_out(outs, now);
   metrics_.on_levels(policy_, gate_.num_queued(), view_.num_mass_losses());
   metrics_.on_kv_usage(kv_usage());
-  gate_.set_pace({metrics_.seconds_per_prefill_token(), metrics_.seconds_per_output_token(),
-                  metrics_.mean_output_tokens()});
+  engine::Pace pace;
+  pace.seconds_per_prefill_token = metrics_.seconds_per_prefill_token();
+  pace.step_seconds = metrics_.seconds_per_output_token();
+  pace.mean_output_tokens = metrics_.mean_output_tokens();
+  gate_.set_pace(pace);
 }
 
 void GatewayLoop::publish() {

@@ -82,8 +82,8 @@ TEST_CASE("what the gateway admits by: how long answers are, and how fast they c
     const handoff::RequestId id{1, number};
     metrics.on_arrival(id, 10, 0);
     for (uint32_t i = 0; i < 21; ++i) {
-      metrics.on_token(token(id, i, 0), static_cast<handoff::Nanos>(i) * 50 * kMs);
-      metrics.on_token(token(id, i, 0, 1), static_cast<handoff::Nanos>(i) * 50 * kMs);  // another choice
+      metrics.on_token(token(id, i, 0), static_cast<handoff::Nanos>(i + 1) * 50 * kMs);
+      metrics.on_token(token(id, i, 0, 1), static_cast<handoff::Nanos>(i + 1) * 50 * kMs);  // another choice
     }
     metrics.on_end(id);
   }

@@ -74,11 +74,12 @@ Status read_sizes(const Keys& keys, const WeightFiles& files, ModelConfig* confi
   TRY_ASSIGN(config->sliding_window, keys.u32_or("attention.sliding_window", 0));
 
   const uint32_t default_head_dim = config->num_heads == 0 ? 0 : config->hidden / config->num_heads;
+  const bool has_rope_dims = keys.has("rope.dimension_count");
   TRY_ASSIGN(const uint32_t rope_dims, keys.u32_or("rope.dimension_count", 0));
-  TRY_ASSIGN(config->head_dim, keys.u32_or("attention.key_length", rope_dims == 0 ? default_head_dim : rope_dims));
+  TRY_ASSIGN(config->head_dim, keys.u32_or("attention.key_length", has_rope_dims ? rope_dims : default_head_dim));
   TRY_ASSIGN(const uint32_t value_dim, keys.u32_or("attention.value_length", config->head_dim));
   if (value_dim != config->head_dim) return unsupported(files.path(), "a value size other than the key size");
-  if (rope_dims != 0 && rope_dims != config->head_dim) {
+  if (has_rope_dims && rope_dims != config->head_dim) {
     const std::string dims = std::to_string(rope_dims) + " of " + std::to_string(config->head_dim);
     return unsupported(files.path(), "rope on " + dims + " dimensions");
   }

@@ -303,7 +303,7 @@ TEST_CASE("LOD-09: every size of a GGUF's metadata that does not fit its tensors
       if (changed == old) continue;
       std::string damaged = whole;
       memcpy(damaged.data() + offset, &changed, 4);
-      CAPTURE(name);
+      CAPTURE(std::string(name));
       CAPTURE(changed);
       const std::string message = load_gguf_bytes(damaged);
       CAPTURE(message);

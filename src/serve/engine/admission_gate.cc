@@ -27,9 +27,14 @@ sched::QueueView AdmissionGate::view_for(const std::string& tenant) const {
   }
   view.tenant_share = own / all;
   view.seconds_per_prefill_token = pace_.seconds_per_prefill_token;
-  view.step_seconds = pace_.step_seconds;
   view.mean_output_tokens = pace_.mean_output_tokens;
-  view.seconds_per_start = seconds_per_start();
+  // Steps as they will be once what waits has its seats; and seats come free no faster than answers end.
+  const uint32_t num_rows = std::min(pace_.num_seats, pace_.num_running + num_queued_ + 1);
+  view.step_seconds = pace_.step_seconds;
+  if (num_rows > pace_.num_running) view.step_seconds += pace_.row_seconds * (num_rows - pace_.num_running);
+  const double seat_s = pace_.num_seats == 0 ? 0 : view.mean_output_tokens * view.step_seconds / pace_.num_seats;
+  const bool has_seat = num_queued_ + pace_.num_running < pace_.num_seats;
+  view.seconds_per_start = has_seat ? 0 : std::max(seconds_per_start(), seat_s);
   return view;
 }
 

@@ -18,6 +18,9 @@ struct Pace {
   double seconds_per_prefill_token = 0;
   double step_seconds = 0;
   double mean_output_tokens = 0;
+  double row_seconds = 0;    // what one more sequence adds to a step
+  uint32_t num_running = 0;  // sequences
+  uint32_t num_seats = 0;    // for them; 0: not known
 };
 
 class AdmissionGate {

@@ -269,8 +269,18 @@ void Engine::update_levels() {
   kv_usage_.store(pool.num_blocks() == 0 ? 0 : static_cast<double>(pool.num_owned()) / pool.num_blocks(),
                   std::memory_order_relaxed);
   // A step as they are now may be an empty server's first; what others have just seen counts, if it is more.
-  const double step_s = std::max(scheduler_.cost().predict(scheduler_.shape()), seconds_per_output_);
-  gate_.set_pace({scheduler_.seconds_per_prefill_token(), step_s, scheduler_.mean_output_tokens()});
+  const cost::StepShape& shape = scheduler_.shape();
+  const double step_s = scheduler_.cost().predict(shape);
+  cost::StepShape longer = shape;
+  longer.add_decode(shape.num_decode_rows == 0 ? 0 : shape.decode_attended / shape.num_decode_rows);
+  Pace pace;
+  pace.seconds_per_prefill_token = scheduler_.seconds_per_prefill_token();
+  pace.step_seconds = std::max(step_s, seconds_per_output_);
+  pace.mean_output_tokens = scheduler_.mean_output_tokens();
+  pace.row_seconds = scheduler_.cost().predict(longer) - step_s;
+  pace.num_running = scheduler_.counts().num_running;
+  pace.num_seats = config_.sched.max_num_seqs;
+  gate_.set_pace(pace);
   metrics_.on_levels(scheduler_, gate_.num_queued());
 }
 

@@ -40,6 +40,7 @@ TEST_CASE("KVC-01: of prompts that begin alike and come at once none reads a blo
     CAPTURE(chunk);
     SchedulerConfig config = roomy_config();
     config.forced_chunk = chunk;
+    config.max_num_batched_tokens = 64;  // so that some are admitted while others are being computed
     Rig rig(config);
     for (uint32_t round = 0; round < 50; ++round) {
       rig.scheduler.pool().drop_cache();
@@ -177,7 +178,7 @@ TEST_CASE("KVC-08: room for three, eight long answers and one in a hurry: each a
     for (size_t i = 0; i + 2 < sent.size(); ++i) {
       CHECK(rig.answer(sent[i].first).end_ns <= rig.answer(sent[i + 1].first).end_ns);
     }
-    CHECK(rig.answer(sent.back().first).end_ns < rig.answer(sent[7].first).end_ns);
+    CHECK(rig.answer(sent.back().first).end_ns <= rig.answer(sent[7].first).end_ns);
     CHECK(rig.scheduler.pool().num_owned() == 0);
   }
 }

@@ -11,7 +11,7 @@ using State = JsonScanner::State;
 
 // The text of a JSON string, quotes included; empty for anything else.
 std::string decoded(const std::string& raw) {
-  const auto value = JsonValue::parse(raw);
+  auto value = JsonValue::parse(raw);
   return value && value->if_string() ? *value->if_string() : std::string();
 }
 
@@ -37,7 +37,7 @@ CallObjectReader::Event CallObjectReader::push(char c) {
     if (!begin_value(c)) return Event::kBad;
   }
   if (is_in_value_) {
-    const bool is_after_scalar = before == State::kScalar && scanner_.state() != State::kScalar;
+    const bool is_after_scalar = depth_before == 1 && before == State::kScalar && scanner_.state() != State::kScalar;
     is_argument = is_streaming_;
     if (!is_streaming_ && !is_after_scalar) value_.push_back(c);
     const bool is_last = scanner_.depth() == 1 && scanner_.state() == State::kAfterValue;

@@ -120,8 +120,8 @@ TEST_CASE("TOK-05: emoji come as their bytes behind the space prefix, and come b
     const std::string emoji = utf8_of(code);
     for (const Tokenizer* tokenizer : {&t, &bytes}) {
       const Ids ids = must(tokenizer->encode(emoji + " b" + emoji, kTyped));
-      if (tokenizer->decode(ids, false) != emoji + " b" + emoji) FAIL_CHECK("U+" << std::hex << code);
-      if (streamed(*tokenizer, ids) != emoji + " b" + emoji) FAIL_CHECK("streamed U+" << std::hex << code);
+      if (tokenizer->decode(ids, false) != emoji + " b" + emoji) FAIL_CHECK("code point " << code);
+      if (streamed(*tokenizer, ids) != emoji + " b" + emoji) FAIL_CHECK("streamed code point " << code);
     }
   }
 }
