@@ -89,6 +89,29 @@ std::string_view prompt_field(ReplyKind kind) {
   return kind == ReplyKind::kResponses ? "input" : "messages";
 }
 
+// What is shown of prompts is shown for each answer: a short request must not make a long one of it.
+std::optional<ApiError> check_shown_prompts(const ReplySetup& setup) {
+  constexpr uint64_t kMaxScores = 1'000'000, kMaxEchoBytes = 16 << 20;
+  const GenerationOptions& options = setup.options;
+  const auto values_each = [](int32_t k) { return static_cast<uint64_t>(int64_t{k} + 1); };  // none: -1
+  uint64_t num_ids = 0, echo_bytes = 0;
+  for (const ReplyPrompt& prompt : setup.prompts) {
+    num_ids += prompt.ids.size();
+    echo_bytes += prompt.echo_text.size();
+  }
+  const uint64_t num_echoed = setup.echo ? num_ids * options.num_choices : 0;
+  const uint64_t num_scores = num_echoed * values_each(options.sampling.num_logprobs) +
+                              num_ids * options.num_shown * values_each(options.prompt_logprobs);
+  if (num_scores > kMaxScores) {
+    return invalid_request(setup.echo ? "echo" : "prompt_logprobs",
+                           fmt::format("the answers would show {} log-probabilities of prompts, at most {} are allowed",
+                                       num_scores, kMaxScores));
+  }
+  if (echo_bytes * options.num_choices <= kMaxEchoBytes) return std::nullopt;
+  return invalid_request("echo", fmt::format("the answers would repeat {} bytes of prompts, at most {} are allowed",
+                                             echo_bytes * options.num_choices, kMaxEchoBytes));
+}
+
 ApiConfig checked(ApiConfig config) {
   TANDEM_CHECK(!config.served_names.empty());
   return config;
@@ -286,6 +309,10 @@ void OpenAiApi::prepare(const std::shared_ptr<Call>& call) {
     }
     setup.max_tokens.push_back(std::get<uint32_t>(room));
   }
+  if (auto too_much = check_shown_prompts(setup)) {
+    refuse(*call, *too_much);
+    return;
+  }
   if (setup.options.grammar) return check_grammar(call, std::make_shared<ReplySetup>(std::move(setup)));
   begin_reply(*call, std::move(setup));
 }
@@ -366,6 +393,9 @@ std::optional<ApiError> OpenAiApi::prepare_chat(const Call& call, ReplySetup& se
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
   auto& request = std::get<ChatRequest>(parsed);
   if (auto error = check_model(request.options.model)) return error;
+  if (call.kind != ReplyKind::kChat && request.options.num_choices > 1) {
+    return invalid_request("best_of", "best_of: only one answer is given here");
+  }
   if (auto error = apply_tool_use(request.prompt.tool_use, tool_calls_, request.options)) return error;
   auto ids = prompt_text_.chat_ids(request.prompt, request.options);
   if (const ApiError* error = std::get_if<ApiError>(&ids)) return *error;

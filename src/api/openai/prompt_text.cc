@@ -7,6 +7,8 @@
 namespace tandem::openai {
 namespace {
 
+constexpr std::string_view kSpace = " \t\r\n";
+
 void truncate_left(std::vector<TokenId>& ids, const GenerationOptions& options) {
   if (!options.truncate_prompt_tokens || *options.truncate_prompt_tokens >= ids.size()) return;
   ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(*options.truncate_prompt_tokens));
@@ -81,33 +83,46 @@ Parsed<std::vector<TokenId>> PromptText::chat_ids(const ChatPrompt& prompt, cons
   }
   std::vector<TokenId> out = std::move(ids).value();
   if (prompt.continue_final_message) {
-    if (auto error = cut_after_last_message(prompt, *chat_template, context, out)) return *error;
+    if (auto error = cut_after_last_message(prompt, *chat_template, out)) return *error;
   }
   if (out.empty()) return invalid_request("messages", "the messages give an empty prompt");
   truncate_left(out, options);
   return out;
 }
 
-// What the template writes after the last message begins, with most models, with a control token, so that its tokens
-// are the prompt's last ones. Where they are not, a cut would have to go through a token.
-std::optional<ApiError> PromptText::cut_after_last_message(const ChatPrompt& prompt,
-                                                           const text::ChatTemplate& chat_template,
-                                                           const std::string& context,
+// Where the last message's text ends is found with a mark behind it. What the template writes after it begins, with most
+// models, with a control token, so that its tokens are the prompt's last ones. Where they are not, a cut would have to go
+// through a token.
+std::optional<ApiError> PromptText::cut_after_last_message(ChatPrompt prompt, const text::ChatTemplate& chat_template,
                                                            std::vector<TokenId>& ids) const {
-  const auto refused = [](const char* why) { return invalid_request("continue_final_message", why); };
-  const JsonValue* content = prompt.messages.back().find("content");
-  std::string last = content && content->if_string() ? *content->if_string() : std::string();
-  last.erase(0, std::min(last.find_first_not_of(" \t\r\n"), last.size()));
-  auto rendered = chat_template.render(context);
+  constexpr std::string_view kMark = "\x01the end\x01";
+  const auto refused = [](const char* why) {
+    return invalid_request("continue_final_message", std::string("continue_final_message: ") + why);
+  };
+  auto rendered = chat_template.render(template_context(prompt, model_));
   if (!rendered) return api_error(rendered.error(), 0);
-  size_t end = rendered->rfind(last);
-  if (last.find_first_not_of(" \t\r\n") == std::string::npos) return refused("the last message has no text");
-  if (end == std::string::npos) {  // templates may strip it
-    last.erase(last.find_last_not_of(" \t\r\n") + 1);
-    end = rendered->rfind(last);
+  const JsonValue::Object* last = prompt.messages.back().if_object();
+  if (!last) return refused("the last message has no text");
+  JsonValue::Object marked = *last;
+  bool has_text = false;
+  for (auto& [name, value] : marked) {
+    const std::string* text = value.if_string();
+    if (name != "content" || !text || text->find_first_not_of(kSpace) == std::string::npos) continue;
+    value = JsonValue(*text + std::string(kMark));
+    has_text = true;
   }
-  if (end == std::string::npos) return refused("the chat template does not show the last message as it is");
-  auto rest = model_.tokenizer.encode(rendered->substr(end + last.size()), {false, true});
+  if (!has_text) return refused("the last message has no text");
+  prompt.messages.back() = JsonValue(std::move(marked));
+  auto with_mark = chat_template.render(template_context(prompt, model_));
+  if (!with_mark) return api_error(with_mark.error(), 0);
+  const size_t at = with_mark->find(kMark);
+  if (at == std::string::npos || with_mark->find(kMark, at + 1) != std::string::npos) {
+    return refused("the chat template does not show the last message once");
+  }
+  std::string head = with_mark->substr(0, at);
+  if (!rendered->starts_with(head)) head.erase(head.find_last_not_of(kSpace) + 1);  // templates may strip it
+  if (!rendered->starts_with(head)) return refused("the chat template changes the last message");
+  auto rest = model_.tokenizer.encode(rendered->substr(head.size()), {false, true});
   if (!rest) return api_error(rest.error(), 0);
   if (rest->size() > ids.size() || !std::equal(rest->rbegin(), rest->rend(), ids.rbegin())) {
     return refused("the chat template ends a message in the middle of a token");
@@ -145,6 +160,10 @@ Parsed<std::vector<TokenId>> PromptText::infill_ids(const std::string& suffix, s
                                                     const GenerationOptions& options, bool has_bos) const {
   if (!model_.infill) {
     return invalid_request("suffix", "the model has no tokens for it (<|fim_prefix|>, <|fim_suffix|>, <|fim_middle|>)");
+  }
+  if (auto error = check_text_size(suffix.size())) {
+    error->param = "suffix";
+    return *error;
   }
   auto after = text_ids(suffix, false, options.parse_special);
   if (const ApiError* error = std::get_if<ApiError>(&after)) return *error;

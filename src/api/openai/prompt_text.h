@@ -32,8 +32,8 @@ class PromptText {
  private:
   Parsed<std::vector<TokenId>> infill_ids(const std::string& suffix, std::vector<TokenId> prompt,
                                           const GenerationOptions& options, bool has_bos) const;
-  std::optional<ApiError> cut_after_last_message(const ChatPrompt& prompt, const text::ChatTemplate& chat_template,
-                                                 const std::string& context, std::vector<TokenId>& ids) const;
+  std::optional<ApiError> cut_after_last_message(ChatPrompt prompt, const text::ChatTemplate& chat_template,
+                                                 std::vector<TokenId>& ids) const;
   void set_echo(const TextOrIds& from, bool skip_special, bool has_offsets, ReplyPrompt& prompt) const;
   std::optional<ApiError> check_text_size(size_t size_bytes) const;
 

@@ -11,6 +11,8 @@
 namespace tandem::openai {
 namespace {
 
+constexpr size_t kMaxDetokenized = size_t{1} << 20;  // tokens
+
 // A list of texts, of ids, or of lists of ids: what the first item is, all must be.
 std::vector<TextOrIds> read_prompt_list(FieldReader& fields, std::string_view name, const JsonValue::Array& list,
                                         const RequestLimits& limits) {
@@ -113,6 +115,7 @@ Parsed<CompletionRequest> parse_completion_request(std::string_view body, const 
                                  request.options.num_choices, limits.max_answers));
   }
   if (fields.get("suffix")) request.suffix = fields.text("suffix");
+  if (request.suffix && request.prompts.size() > 1) fields.fail("suffix", "goes with one prompt only");
   if (request.suffix && request.echo) fields.fail("suffix", "cannot be had with echo");
   if (request.suffix && request.options.truncate_prompt_tokens) {
     fields.fail("suffix", "cannot be had with truncate_prompt_tokens");
@@ -181,7 +184,7 @@ Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body, const 
   DetokenizeRequest request;
   request.model = fields.text("model");
   if (!fields.get("tokens")) fields.fail("tokens", "is missing");
-  request.tokens = fields.token_ids("tokens", SIZE_MAX, limits.vocab_size);
+  request.tokens = fields.token_ids("tokens", kMaxDetokenized, limits.vocab_size);
   return result_of(fields, std::move(request));
 }
 

@@ -17,6 +17,7 @@ constexpr size_t kMaxCacheSaltBytes = 1 << 10;  // kept with cached blocks
 constexpr size_t kMaxStopTokenIds = 1024;
 constexpr size_t kMaxLogitBias = 4096;
 constexpr size_t kMaxBadWords = 1024;
+constexpr size_t kMaxBadWordBytes = 128;
 
 // Fields that change the answer and that we do not do: ignoring them would give a wrong answer with status 200.
 constexpr std::string_view kRefusedFields[] = {"grammar",           "json_schema",   "functions",
@@ -114,6 +115,8 @@ void read_stops(FieldReader& fields, const RequestLimits& limits, GenerationOpti
   options.bad_words = fields.texts("bad_words", kMaxBadWords);
   for (const std::string& word : options.bad_words) {
     if (word.find_first_not_of(' ') == std::string::npos) fields.fail("bad_words", "holds an empty word");
+    if (word.size() <= kMaxBadWordBytes) continue;
+    fields.fail("bad_words", fmt::format("a word of {} bytes, at most {} are allowed", word.size(), kMaxBadWordBytes));
   }
   options.stop_token_ids = fields.token_ids("stop_token_ids", kMaxStopTokenIds, limits.vocab_size);
   options.include_stop = fields.flag("include_stop_str_in_output", false);
