@@ -91,8 +91,8 @@ Parsed<std::vector<TokenId>> PromptText::chat_ids(const ChatPrompt& prompt, cons
 }
 
 // Where the last message's text ends is found with a mark behind it. What the template writes after it begins, with
-// most models, with a control token, so that its tokens are the prompt's last ones. Where they are not, a cut would have
-// to go through a token.
+// most models, with a control token, so that its tokens are the prompt's last ones. Where they are not, a cut would go
+// through a token.
 std::optional<ApiError> PromptText::cut_after_last_message(ChatPrompt prompt, const text::ChatTemplate& chat_template,
                                                            std::vector<TokenId>& ids) const {
   constexpr std::string_view kMark = "\x01the end\x01";
