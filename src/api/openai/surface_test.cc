@@ -108,6 +108,8 @@ TEST_CASE("with continue_final_message the prompt ends where the last message do
   CHECK(std::count(prompt.begin(), prompt.end(), text::kImEnd) == 1);
   // The fault: the message's text is looked for from the end, where the template writes it as well.
   for (const char* text : {"im_end", "|", "<", "x>"}) CHECK(text_of(prompt_after(text)) == head + text);
+  // What the template writes after a message may be what it says.
+  CHECK(text_of(prompt_after("m_en")) == head + "m_en");
   CHECK(fault_param(server.post("/v1/chat/completions", R"({"continue_final_message":true,"messages":[)"
                                                         R"({"role":"user","content":" "}]})")) ==
         "continue_final_message");
