@@ -11,8 +11,6 @@
 namespace tandem::openai {
 namespace {
 
-constexpr size_t kMaxDetokenized = size_t{1} << 20;  // tokens
-
 // A list of texts, of ids, or of lists of ids: what the first item is, all must be.
 std::vector<TextOrIds> read_prompt_list(FieldReader& fields, std::string_view name, const JsonValue::Array& list,
                                         const RequestLimits& limits) {
@@ -94,6 +92,7 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body, const RequestLimit
     fields.fail("max_tokens", "expected an integer not below 1 (0 only with prompt_logprobs), got 0");
   }
   if (fields.flag("echo", false)) fields.fail("echo", "is not supported for chat");
+  check_copies(fields, request.options, 1);
   return result_of(fields, std::move(request));
 }
 
@@ -114,8 +113,8 @@ Parsed<CompletionRequest> parse_completion_request(std::string_view body, const 
     fields.fail("n", fmt::format("{} prompts with n = {} are over {} answers", request.prompts.size(),
                                  request.options.num_choices, limits.max_answers));
   }
+  check_copies(fields, request.options, request.prompts.size());
   if (fields.get("suffix")) request.suffix = fields.text("suffix");
-  if (request.suffix && request.prompts.size() > 1) fields.fail("suffix", "goes with one prompt only");
   if (request.suffix && request.echo) fields.fail("suffix", "cannot be had with echo");
   if (request.suffix && request.options.truncate_prompt_tokens) {
     fields.fail("suffix", "cannot be had with truncate_prompt_tokens");
@@ -184,7 +183,7 @@ Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body, const 
   DetokenizeRequest request;
   request.model = fields.text("model");
   if (!fields.get("tokens")) fields.fail("tokens", "is missing");
-  request.tokens = fields.token_ids("tokens", kMaxDetokenized, limits.vocab_size);
+  request.tokens = fields.token_ids("tokens", limits.max_model_len, limits.vocab_size);
   return result_of(fields, std::move(request));
 }
 

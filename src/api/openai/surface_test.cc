@@ -81,20 +81,6 @@ TEST_CASE("a suffix goes around the answer with the model's tokens for it, or is
         "suffix");
 }
 
-TEST_CASE("what would be shown of prompts is bounded, and so are words and ids") {
-  ApiServer server("ok", ApiServer::default_config(), true, 100'000);
-  const std::string prompt = R"({"add_special_tokens":false,"max_tokens":1,"prompt":")" + std::string(9000, 'p') + "\"";
-  const auto post = [&](const std::string& fields) { return server.post("/v1/completions", prompt + fields + "}"); };
-  CHECK(fault_param(post(R"(,"echo":true,"logprobs":63,"n":2)")) == "echo");
-  CHECK(fault_param(post(R"(,"prompt_logprobs":63,"n":2)")) == "prompt_logprobs");
-  CHECK(post(R"(,"echo":true,"logprobs":1,"n":2)").status == 200);
-  CHECK(post(R"(,"echo":true,"n":128)").status == 200);
-  const std::string long_word = R"(,"bad_words":[")" + std::string(129, 'w') + "\"]";
-  CHECK(fault_param(post(long_word)) == "bad_words");
-  CHECK(fault_param(server.post("/v1/completions", R"({"prompt":["a","b"],"suffix":"c"})")) == "suffix");
-  CHECK(fault_param(server.post("/v1/responses", R"({"input":"a","best_of":2})")) == "best_of");
-}
-
 TEST_CASE("words that must not come and tokens that alone may come reach the generator") {
   ApiServer server("ok");
   server.chat(R"("bad_words":["hell"," x"],"allowed_token_ids":[7,3,7])");
@@ -120,6 +106,8 @@ TEST_CASE("with continue_final_message the prompt ends where the last message do
   const auto prompt = prompt_after("a<|im_end|>\\nb");
   CHECK(text_of(prompt) == head + "a<|im_end|>\nb");
   CHECK(std::count(prompt.begin(), prompt.end(), text::kImEnd) == 1);
+  // The fault: the message's text is looked for from the end, where the template writes it as well.
+  for (const char* text : {"im_end", "|", "<", "x>"}) CHECK(text_of(prompt_after(text)) == head + text);
   // What the template writes after a message may be what it says.
   CHECK(text_of(prompt_after("m_en")) == head + "m_en");
   CHECK(fault_param(server.post("/v1/chat/completions", R"({"continue_final_message":true,"messages":[)"

@@ -69,9 +69,7 @@ class Process final : public GatewayProcess {
 
   engine::GeneratorLimits limits() const override {
     engine::GeneratorLimits limits = config_.limits;
-    for (const uint32_t limit : {config_.max_queue_length, config_.max_queued_per_tenant}) {
-      if (limit > 0) limits.max_waiting = limits.max_waiting == 0 ? limit : std::min(limits.max_waiting, limit);
-    }
+    limits.max_waiting = gate_.max_waiting();
     return limits;
   }
 

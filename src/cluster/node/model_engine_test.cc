@@ -381,6 +381,8 @@ TEST_CASE("a choice whose mask is not ready holds up nobody, and has its prompt 
   CHECK(rig.engine.run_step().empty());  // all that is left waits
   CHECK(rig.engine.waits_for_masks());
   CHECK(rig.engine.has_work());
+  rig.clock.advance_ms(300);
+  CHECK(rig.engine.progress().step_running_ms == 300);  // it gets on, if not for ever
   *is_ready = true;
   std::set<uint64_t> served;
   for (int step = 0; step < 3; ++step) {
@@ -391,6 +393,7 @@ TEST_CASE("a choice whose mask is not ready holds up nobody, and has its prompt 
   }
   CHECK(served == std::set<uint64_t>{1, 3});
   CHECK(!rig.engine.waits_for_masks());
+  CHECK(rig.engine.progress().step_running_ms == 0);
 }
 
 TEST_CASE("a grammar that fails, or that this node does not know, fails its request here and no other") {

@@ -118,10 +118,12 @@ TEST_CASE("a grammar that comes again is not compiled again, as long as it is ke
   CHECK(bench.grammars.is_known(number(1)));
   CHECK(!bench.grammars.is_known({GrammarKind::kLark, number(1).source}));
   const auto held = bench.grammars.masks_of(number(1));
+  const auto kept = must(bench.grammars.compile(number(1)));
   for (int i = 2; i <= 4; ++i) must(bench.grammars.check(number(i)));
   CHECK(!bench.grammars.is_known(number(1)));
   CHECK(bench.grammars.is_known(number(2)));
   CHECK(allowed_of(*held()) == std::vector<TokenId>{'a'});  // whoever has it keeps it
+  CHECK(allowed_of(*kept()()) == std::vector<TokenId>{'a'});
   CHECK(bench.has_metric("tandem_grammar_compile_seconds_count 4"));
 
   config.max_kept = 100;
@@ -163,7 +165,7 @@ TEST_CASE("slow tokens are added up over a request's choices, and end it over it
   CHECK(tokens_until_error(masks(1)) == 1000);  // never slow
   clock.step_ns = 10'000'000;
   const int one = tokens_until_error(masks(1));
-  CHECK(one >= 2);
+  CHECK(one >= 1);
   CHECK(one <= 6);
   CHECK(tokens_until_error(masks(2)) <= one + 1);  // not each its own budget
   CHECK(bench.has_metric(R"(tandem_grammar_failures_total{stage="budget"} 2)"));
