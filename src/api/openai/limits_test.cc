@@ -137,7 +137,8 @@ TEST_CASE("what is too long for the model is refused before it is made into toke
   // The faults: the suffix is not looked at beside ids; it is encoded once for each prompt.
   const std::string suffix = R"(,"suffix":")" + std::string(300, 's') + "\"}";
   CHECK(param("/v1/completions", R"({"prompt":[[97],[98]])" + suffix) == "suffix");
-  CHECK(param("/v1/completions", R"({"prompt":[[97],[98]],"suffix":")" + std::string(1 << 20, 's') + "\"}") == "suffix");
+  const std::string long_one = R"(,"suffix":")" + std::string(1 << 20, 's') + "\"}";
+  CHECK(param("/v1/completions", R"({"prompt":[[97],[98]])" + long_one) == "suffix");
   CHECK(param("/v1/completions", R"({"prompt":[[97],[)" + many("98", 250) + R"(]],"echo":true})") == "prompt");
   server.ok("/v1/completions", R"({"prompt":["a","b"],"suffix":"sss"})");
   for (const sched::Request& request : server.generator->seen()) {
