@@ -144,8 +144,9 @@ HandoffMetrics::HandoffMetrics(MetricRegistry& registry, const std::string& mode
   add(Part::kDecode, "decode", "At the target, from the gate's opening to the last token.");
 }
 
-void HandoffMetrics::on_arrival(const handoff::RequestId& id, uint64_t num_prompt, Nanos now) {
+void HandoffMetrics::on_arrival(const handoff::RequestId& id, uint64_t num_prompt, Nanos now, bool hides_tokens) {
   Times times;
+  times.hides_tokens = hides_tokens;
   times.num_prompt = num_prompt;
   times.arrived = now;
   requests_.emplace(id, times);
@@ -157,12 +158,12 @@ void HandoffMetrics::on_end(const handoff::RequestId& id) {
   const Times& times = it->second;
   const auto learn = [](double& mean, double value) { mean += (mean == 0 ? 1 : 0.05) * (value - mean); };
   if (times.num_output > 0) {
-    learn(mean_output_, times.num_output);
+    if (!times.hides_tokens) learn(mean_output_, times.num_output);
     vllm_.decode.observe(seconds_of(times.last_token - times.first_token));
     vllm_.inference.observe(seconds_of(times.last_token - times.begun));
   }
   if (times.num_output > 1) {
-    learn(seconds_per_output_, seconds_of(times.last_token - times.first_token) / (times.num_output - 1));
+    learn(seconds_per_output_, seconds_of(times.last_output - times.first_output) / (times.num_output - 1));
   }
   requests_.erase(it);
 }
@@ -256,7 +257,10 @@ void HandoffMetrics::on_token(const handoff::TokenEntry& entry, Nanos now) {
   if (times.is_prefilling && times.sampled == 0) {
     times.sampled = now;
   }
-  if (entry.choice == 0) ++times.num_output;
+  if (entry.choice == 0) {
+    times.last_output = now;
+    if (times.num_output++ == 0) times.first_output = now;
+  }
   if (times.last_token == 0) {
     // Of a node that says more than there is, no more counts: the sources add up to the prompt whatever it says.
     const uint64_t num_cached = std::min<uint64_t>(entry.num_cached, times.num_prompt);

@@ -89,6 +89,17 @@ TEST_CASE("what the gateway admits by: how long answers are, and how fast they c
   }
   CHECK(metrics.mean_output_tokens() == doctest::Approx(21));
   CHECK(metrics.seconds_per_output_token() == doctest::Approx(0.05));
+  // One whose token is not shown says nothing, nor does a choice that goes on for longer than the first.
+  metrics.on_arrival({1, 300}, 10, 0, true);
+  metrics.on_token(token({1, 300}, 0, 0), 50 * kMs);
+  metrics.on_end({1, 300});
+  CHECK(metrics.mean_output_tokens() == doctest::Approx(21));
+  metrics.on_arrival({1, 301}, 10, 0);
+  for (uint32_t i = 0; i < 21; ++i)
+    metrics.on_token(token({1, 301}, i, 0), static_cast<handoff::Nanos>(i + 1) * 50 * kMs);
+  metrics.on_token(token({1, 301}, 21, 0, 1), 900'000 * kMs);
+  metrics.on_end({1, 301});
+  CHECK(metrics.seconds_per_output_token() == doctest::Approx(0.05));
   // One that was refused or cancelled without a token says nothing.
   metrics.on_arrival({1, 200}, 10, 0);
   metrics.on_end({1, 200});

@@ -23,6 +23,7 @@ struct HttpServerConfig {
   size_t header_limit_bytes = 16 << 10;        // 431
   size_t header_limit_fields = 100;            // 431
   size_t body_limit_bytes = 32 << 20;          // 413
+  size_t bodies_limit_bytes = size_t{1} << 30;  // of all bodies being read: 503 to the one that goes over it
   size_t stream_buffer_limit_bytes = 1 << 20;  // of a stream; over it when more is written: a slow reader, gone
   int64_t idle_timeout_ms = 75'000;            // between requests
   int64_t header_timeout_ms = 10'000;          // from a request's first byte to its headers' end: 408

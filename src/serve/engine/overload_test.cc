@@ -197,6 +197,29 @@ TEST_CASE("a slow spell that nobody foresaw: what cannot be in time any more cos
   CHECK(ask(999, 10'000));
 }
 
+TEST_CASE("predictions that were right once lock nobody out: with nothing under way a request shows how it is now") {
+  VirtualEngine world(overload_config({}));
+  for (uint32_t i = 0; i < 4; ++i) {  // a slow spell, and long answers of several choices
+    sched::Request request = world.request(20, 300, i);
+    request.num_choices = 3;
+    REQUIRE(world.ask(std::move(request)));
+  }
+  world.cost = {200, 1, 20};
+  world.run_until(200'000);
+  world.cost = {};
+  const auto ask = [&](uint32_t seed) {
+    sched::Request request = world.request(20, 10, seed);
+    request.deadline_ns = static_cast<int64_t>((world.now_ms() + 300) * 1e6);
+    auto told = world.ask(std::move(request));
+    world.run_until(world.now_ms() + 1'000);
+    return told;
+  };
+  for (uint32_t i = 0; i < 40; ++i) REQUIRE(ask(100 + i));  // the fault: the first is refused, and so is every other
+  const auto last = ask(200);
+  REQUIRE(last);
+  CHECK(last->is_served());
+}
+
 TEST_CASE("OVL-01: of five thousand at once the queue takes as many as it may, the others are refused at once") {
   EngineConfig config = virtual_config();
   config.sched.max_num_seqs = 4;
