@@ -14,9 +14,7 @@
 
 namespace tandem::apps {
 
-namespace {
-
-}  // namespace
+namespace {}  // namespace
 
 Result<std::vector<openai::ApiKey>> api_keys(const OptionValues& values) {
   std::vector<openai::ApiKey> keys;
