@@ -14,8 +14,6 @@
 
 namespace tandem::apps {
 
-namespace {}  // namespace
-
 Result<std::vector<openai::ApiKey>> api_keys(const OptionValues& values) {
   std::vector<openai::ApiKey> keys;
   TRY_ASSIGN(const std::string path, path_or_empty(values, "api-key-file"));
