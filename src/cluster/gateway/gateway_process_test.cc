@@ -200,7 +200,7 @@ TEST_CASE("a request goes through a pair of nodes; its tokens come once, in orde
   CHECK(has_metric(rig, "tandem_token_mismatch_total 0"));
 }
 
-// Fault seen: the request went to the node that does not know what a grammar is, and was answered without it.
+// The fault: the request went to the node that does not know what a grammar is, and was answered without it.
 TEST_CASE("API-21 in a cluster: a request with a grammar goes to no node that is older than grammars") {
   Rig rig;
   rig.add("a0", Role::kMixed, 1, 4, 1);
