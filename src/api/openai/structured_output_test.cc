@@ -313,5 +313,14 @@ TEST_CASE("stop ids that the grammar needs, banned by min_tokens, end that reque
   CHECK(server.complete(R"("prompt":"x","guided_regex":"a{9}")").status == 200);
 }
 
+TEST_CASE("a grammar is compiled once for a request, though none is kept") {
+  // The fault: between check and start others pushed it out, and it was compiled again where all requests are computed.
+  text::GrammarConfig config;
+  config.max_kept = 0;
+  FormServer server(config);
+  server.ok(R"("prompt":["x","y"],"max_tokens":5,"n":2,"guided_regex":"a+")");
+  CHECK(server.metric("tandem_grammar_compile_seconds_count") == "1");
+}
+
 }  // namespace
 }  // namespace tandem::openai

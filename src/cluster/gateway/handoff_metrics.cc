@@ -158,7 +158,7 @@ void HandoffMetrics::on_end(const handoff::RequestId& id) {
   const Times& times = it->second;
   const auto learn = [](double& mean, double value) { mean += (mean == 0 ? 1 : 0.05) * (value - mean); };
   if (times.num_output > 0) {
-    if (!times.hides_tokens) learn(mean_output_, times.num_output);
+    learn(mean_output_, times.num_output);
     vllm_.decode.observe(seconds_of(times.last_token - times.first_token));
     vllm_.inference.observe(seconds_of(times.last_token - times.begun));
   }
@@ -250,14 +250,15 @@ void HandoffMetrics::on_timings(const role::NodeTimings& told, Nanos now) {
 }
 
 void HandoffMetrics::on_token(const handoff::TokenEntry& entry, Nanos now) {
-  generated_.add();
   const auto it = requests_.find(entry.request);
+  const bool is_hidden = it != requests_.end() && it->second.hides_tokens;
+  if (!is_hidden) generated_.add();
   if (it == requests_.end()) return;
   Times& times = it->second;
   if (times.is_prefilling && times.sampled == 0) {
     times.sampled = now;
   }
-  if (entry.choice == 0) {
+  if (entry.choice == 0 && !is_hidden) {
     times.last_output = now;
     if (times.num_output++ == 0) times.first_output = now;
   }

@@ -116,5 +116,27 @@ TEST_CASE("MET-01: the gateway's page is well-formed before anything has happene
   CHECK(page.of("gpu_cache_usage_perc") == 0.25);
 }
 
+TEST_CASE("the pace of tokens is the first choice's, and what a client does not see is no answer") {
+  // The faults: the time ran to the end of the last choice; scores and embeddings were answers of one token.
+  MetricRegistry registry;
+  HandoffMetrics metrics(registry, "m", 10000);
+  const handoff::RequestId id{1, 1}, hidden{1, 2};
+  metrics.on_arrival(id, 10, 0);
+  metrics.on_token(token(id, 0, 0, 1), 10 * kMs);  // another choice is the first to begin, and the last to end
+  for (uint32_t i = 0; i < 5; ++i) metrics.on_token(token(id, i, 0), (i + 2) * 50 * kMs);
+  for (uint32_t i = 1; i < 50; ++i) metrics.on_token(token(id, i, 0, 1), (i + 10) * 50 * kMs);
+  metrics.on_end(id);
+  CHECK(metrics.mean_output_tokens() == doctest::Approx(5));
+  CHECK(metrics.seconds_per_output_token() == doctest::Approx(0.05));
+  metrics.on_arrival(hidden, 10, 0, true);
+  metrics.on_token(token(hidden, 0, 4), 100 * kMs);
+  metrics.on_end(hidden);
+  CHECK(metrics.mean_output_tokens() == doctest::Approx(5));
+  const Page page = page_of(registry);
+  CHECK(page.of("generation_tokens_total") == 55);
+  CHECK(page.of("prompt_tokens_total") == 20);
+  CHECK(page.of("request_decode_time_seconds_count") == 1);
+}
+
 }  // namespace
 }  // namespace tandem::gateway

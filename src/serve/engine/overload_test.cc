@@ -301,5 +301,61 @@ TEST_CASE("those who are refused together are told to come back at different tim
   CHECK(world.engine.load().retry_after_s <= 1.5);
 }
 
+TEST_CASE("the pace of tokens is one choice's, however long another goes on") {
+  // The fault: the first choice's tokens by the time until the last choice's end.
+  VirtualEngine world;
+  world.executor.set_next_token([](const sched::BatchItem& item) -> TokenId {
+    const size_t num_output = item.tokens.size() - item.num_prompt_tokens;
+    return item.sampling->choice == 0 && num_output >= 2 ? 2 : 20;
+  });
+  for (uint32_t i = 0; i < 10; ++i) {
+    sched::Request request = world.request(20 + 10 * i, 300, i);
+    request.num_choices = 2;
+    request.ignore_eos = false;
+    REQUIRE(world.ask(std::move(request)));
+    world.run_until(world.now_ms() + 2'000);
+  }
+  REQUIRE(world.engine.load().num_running == 0);
+  REQUIRE(world.ask(world.request(20, 50, 100)));
+  world.run_until(world.now_ms() + 20);
+  sched::Request quick = world.request(20, 10, 101);  // eleven steps of some 3 ms
+  quick.deadline_ns = static_cast<int64_t>((world.now_ms() + 150) * 1e6);
+  const auto told = world.ask(std::move(quick));
+  REQUIRE(told);
+  world.run_until(world.now_ms() + 1'000);
+  CHECK(told->is_served());
+}
+
+TEST_CASE("long answers of long ago do not shut out short deadlines for ever") {
+  // The faults: the gate went by what it had learned with nobody there to teach it better, and so did the scheduler.
+  VirtualEngine world;
+  for (uint32_t i = 0; i < 6; ++i) {
+    REQUIRE(world.ask(world.request(20 + 30 * i, 400, i)));
+    world.run_until(world.now_ms() + 3'000);
+  }
+  const auto ask = [&world](uint32_t seed) {
+    sched::Request request = world.request(30, 400, seed);
+    request.ignore_eos = false;
+    request.deadline_ns = static_cast<int64_t>((world.now_ms() + 300) * 1e6);
+    world.executor.set_script(request.prompt, {20, 21, 2});
+    return world.ask(std::move(request));
+  };
+  REQUIRE(world.engine.load().num_running == 0);
+  for (uint32_t i = 0; i < 60; ++i) {
+    const auto probe = ask(100 + i);
+    REQUIRE(probe);
+    if (i == 0) CHECK(!ask(1000));  // one at a time, as long as it looks as if they were late
+    world.run_until(world.now_ms() + 1'000);
+    CHECK(probe->is_served());
+  }
+  // They were short, so it is known now that several can be in time.
+  const auto first = ask(2000), second = ask(2001);
+  REQUIRE(first);
+  REQUIRE(second);
+  world.run_until(world.now_ms() + 1'000);
+  CHECK(first->is_served());
+  CHECK(second->is_served());
+}
+
 }  // namespace
 }  // namespace tandem::engine

@@ -233,5 +233,35 @@ TEST_CASE("API-21: parts of JSON schema that cannot be enforced are refused by n
   }
 }
 
+TEST_CASE("a choice's copy of the grammar is on its request's account, what came before the first mask is not") {
+  // The faults: copies of a large grammar for a hundred choices cost the request nothing; a request that went on after
+  // a node's death paid for its tokens twice.
+  TickingClock clock;
+  clock.step_ns = 10'000'000;
+  GrammarConfig config;
+  config.work_clock = &clock;
+  config.slow_s = 0.005;
+  const Grammar many{GrammarKind::kRegex, "a*"};
+  SUBCASE("copies") {
+    config.budget_s = 0.045;
+    Bench bench(config);
+    const TokenMaskMaker make = bench.grammars.masks_of(many);
+    std::vector<std::unique_ptr<sched::TokenMask>> masks;
+    while (masks.size() < 100) {
+      masks.push_back(make());
+      if (!masks.back()->allowed()) break;
+    }
+    CHECK(masks.size() == 3);  // 20 ms each
+  }
+  SUBCASE("tokens from before") {
+    config.budget_s = 0.025;
+    Bench bench(config);
+    const auto mask = bench.grammars.masks_of(many)();
+    for (int i = 0; i < 50; ++i) must(mask->commit('a'));
+    must(mask->allowed());
+    CHECK(!mask->commit('a'));  // from here on they are
+  }
+}
+
 }  // namespace
 }  // namespace tandem::text
