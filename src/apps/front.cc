@@ -14,10 +14,6 @@
 
 namespace tandem::apps {
 
-namespace {
-
-}  // namespace
-
 Result<std::vector<openai::ApiKey>> api_keys(const OptionValues& values) {
   std::vector<openai::ApiKey> keys;
   TRY_ASSIGN(const std::string path, path_or_empty(values, "api-key-file"));
@@ -32,9 +28,6 @@ Result<std::vector<openai::ApiKey>> api_keys(const OptionValues& values) {
   size_t number = 0;
   for (const std::string& key : values.texts("api-key")) {
     const std::string name = fmt::format("key-{}", ++number);
-    if (key.empty()) {  // as of a variable that is not set: everybody would have that key
-      return Error{ErrorCode::kInvalidArgument, fmt::format("--api-key: key {} is empty", number)};
-    }
     const auto is_taken = [&](const openai::ApiKey& known) { return known.name == name || known.key == key; };
     if (std::ranges::any_of(keys, is_taken)) {
       return Error{ErrorCode::kInvalidArgument,

@@ -36,8 +36,8 @@ class Choice {
   bool is_finished() const { return finish_.has_value(); }
   bool is_cancelled() const { return finish_ && finish_->reason == sched::FinishReason::kCancelled; }
   std::string_view finish_reason() const;  // "stop", "length", "abort"
-  // The same, but "tool_calls" for an answer that ended by itself and calls tools. What the client asked to stop at ends
-  // no call: with half of its arguments it is "stop".
+  // The same, but "tool_calls" for an answer that ended by itself and calls tools. What the client asked to stop at
+  // ends no call: with half of its arguments it is "stop".
   std::string_view answer_reason() const;
   // The stop string or the id that stopped it; JSON null when it was the model's own end or the limit.
   JsonValue stop_reason() const;

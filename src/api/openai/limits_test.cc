@@ -43,8 +43,8 @@ TEST_CASE("a call's function counts once, however often it is written") {
   // The fault: a copy of it for each time, the square of the body.
   const std::string call = R"({"id":"c","function":{"name":"g","arguments":"{}"},"type":"function",)" +
                            many(R"("function":{"name":"f","arguments":"{\"a\":1}"})", 1000) + "}";
-  const auto parsed = parse_chat_request(
-      R"({"messages":[{"role":"assistant","tool_calls":[)" + call + "]}]}", {.vocab_size = 300}, {});
+  const auto parsed =
+      parse_chat_request(R"({"messages":[{"role":"assistant","tool_calls":[)" + call + "]}]}", {.vocab_size = 300}, {});
   REQUIRE(std::holds_alternative<ChatRequest>(parsed));
   CHECK(json_at(std::get<ChatRequest>(parsed).prompt.messages[0], "tool_calls") ==
         R"([{"id":"c","type":"function","function":{"name":"f","arguments":{"a":1}}}])");
@@ -102,7 +102,8 @@ TEST_CASE("what each answer has a copy of is limited by the number of answers") 
 TEST_CASE("the name of a call that results repeat is short") {
   const std::string name(200, 'n');
   const std::string body = R"({"max_tokens":9,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[
-      {"type":"tool_use","id":"c","name":")" + name + R"(","input":{}}]},{"role":"user","content":[
+      {"type":"tool_use","id":"c","name":")" +
+                           name + R"(","input":{}}]},{"role":"user","content":[
       {"type":"tool_result","tool_use_id":"c","content":"r"}]}]})";
   CHECK(fault_in(parse_messages_request(body, {.vocab_size = 300}, {}, false)).ends_with(".name"));
 }
@@ -137,7 +138,8 @@ TEST_CASE("what is too long for the model is refused before it is made into toke
   // The faults: the suffix is not looked at beside ids; it is encoded once for each prompt.
   const std::string suffix = R"(,"suffix":")" + std::string(300, 's') + "\"}";
   CHECK(param("/v1/completions", R"({"prompt":[[97],[98]])" + suffix) == "suffix");
-  CHECK(param("/v1/completions", R"({"prompt":[[97],[98]],"suffix":")" + std::string(1 << 20, 's') + "\"}") == "suffix");
+  const std::string long_one = R"(,"suffix":")" + std::string(1 << 20, 's') + "\"}";
+  CHECK(param("/v1/completions", R"({"prompt":[[97],[98]])" + long_one) == "suffix");
   CHECK(param("/v1/completions", R"({"prompt":[[97],[)" + many("98", 250) + R"(]],"echo":true})") == "prompt");
   server.ok("/v1/completions", R"({"prompt":["a","b"],"suffix":"sss"})");
   for (const sched::Request& request : server.generator->seen()) {

@@ -440,9 +440,12 @@ std::optional<ApiError> OpenAiApi::prepare_embedding(const Call& call, Embedding
 
 void OpenAiApi::reset_prefix_cache(Call& call) const {
   if (generator_.reset_prefix_cache()) return answer(call, R"({"status":"ok"})");
-  refuse(call, {501, "not_implemented_error",
+  refuse(call, {501,
+                "not_implemented_error",
                 "a gateway has no prefix cache, and does not reach those of its nodes: restart a node to empty its own",
-                {}, {}, 0});
+                {},
+                {},
+                0});
 }
 
 void OpenAiApi::tokenize(Call& call) const {

@@ -173,8 +173,8 @@ std::optional<ApiError> PromptText::encode_suffix(CompletionRequest& request) co
     const size_t num_ids = request.suffix_ids.size();
     if (num_ids > max_model_len_) error = too_long(std::to_string(num_ids), max_model_len_);
     if (num_ids * request.prompts.size() > kMaxSuffixIds) {
-      error = invalid_request({}, fmt::format("a suffix of {} tokens is too long for {} prompts at once", num_ids,
-                                              request.prompts.size()));
+      error = invalid_request(
+          {}, fmt::format("a suffix of {} tokens is too long for {} prompts at once", num_ids, request.prompts.size()));
     }
   }
   if (error) error->param = "suffix";
@@ -253,7 +253,7 @@ void PromptText::set_echo(const TextOrIds& from, bool skip_special, bool has_off
 }
 
 std::optional<ApiError> PromptText::check_shown_prompts(const std::vector<ReplyPrompt>& prompts, bool echo,
-                                                         const GenerationOptions& options) const {
+                                                        const GenerationOptions& options) const {
   const int32_t num_echo_scores = echo ? options.sampling.num_logprobs : -1;
   const int32_t num_top = std::max(num_echo_scores, options.prompt_logprobs);
   size_t num_ids = 0, num_bytes = 0;

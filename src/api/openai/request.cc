@@ -60,12 +60,19 @@ void read_chat_logprobs(FieldReader& fields, const RequestLimits& limits, Genera
 constexpr size_t kMaxNamesLogged = 8;
 constexpr size_t kMaxNameBytesLogged = 40;
 
+// What looks like a parameter's name; anything else might be what somebody wrote.
+std::string_view loggable_name(std::string_view name) {
+  const bool is_plain = !name.empty() && name.size() <= kMaxNameBytesLogged &&
+                        std::ranges::all_of(name, [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; });
+  return is_plain ? name : "?";
+}
+
 // Who wonders why a field does nothing finds it in the log.
 void log_unread(const FieldReader& fields) {
   std::string names;
   const std::vector<std::string_view> unread = fields.unread();
   for (size_t i = 0; i < std::min(unread.size(), kMaxNamesLogged); ++i) {
-    names += (i > 0 ? "," : "") + std::string(unread[i].substr(0, kMaxNameBytesLogged));
+    names += (i > 0 ? "," : "") + std::string(loggable_name(unread[i]));
   }
   if (!names.empty()) log_line(LogLevel::kDebug, "api/openai", "fields are ignored", {{"names", names}});
 }

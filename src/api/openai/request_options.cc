@@ -11,13 +11,13 @@
 namespace tandem::openai {
 namespace {
 
-constexpr size_t kMaxStops = 64;  // of all fields that name some
-constexpr size_t kMaxStopBytes = 4 << 10;     // of one stop string
+constexpr size_t kMaxStops = 64;                // of all fields that name some
+constexpr size_t kMaxStopBytes = 4 << 10;       // of one stop string
 constexpr size_t kMaxCacheSaltBytes = 1 << 10;  // kept with cached blocks
 constexpr size_t kMaxStopTokenIds = 1024;
 constexpr size_t kMaxLogitBias = 4096;
 constexpr size_t kMaxBadWords = 1024;
-constexpr size_t kMaxBadWordBytes = 512;     // of one; with as many as there may be, far from a wire message's limit
+constexpr size_t kMaxBadWordBytes = 512;      // of one; with as many as there may be, far from a wire message's limit
 constexpr size_t kMaxCopiedBytes = 64 << 20;  // see check_copies
 
 // Fields that change the answer and that we do not do: ignoring them would give a wrong answer with status 200.
@@ -80,8 +80,7 @@ void read_sampling(FieldReader& fields, const RequestLimits& limits, const Sampl
 
 void read_choices(FieldReader& fields, const RequestLimits& limits, GenerationOptions& options) {
   options.num_shown = static_cast<uint32_t>(fields.integer("n", 1, 1, limits.max_choices));
-  options.num_choices =
-      static_cast<uint32_t>(fields.integer("best_of", options.num_shown, 1, limits.max_choices));
+  options.num_choices = static_cast<uint32_t>(fields.integer("best_of", options.num_shown, 1, limits.max_choices));
   if (options.num_choices < options.num_shown) {
     fields.fail("best_of", fmt::format("{} is less than n, {}", options.num_choices, options.num_shown));
   }

@@ -14,9 +14,7 @@ const std::set<std::string, std::less<>> kOwnPaths = {"/health",  "/live",    "/
 }  // namespace
 
 ServingGate::ServingGate(const MetricRegistry& registry, std::string version)
-    : registry_(registry),
-      version_(std::move(version)),
-      router_(error_body_at) {
+    : registry_(registry), version_(std::move(version)), router_(error_body_at) {
   using Writer = std::shared_ptr<http::ResponseWriter>;
   const auto health = [this](const http::HttpRequest& request, const Writer& writer) {
     if (is_serving())

@@ -86,7 +86,7 @@ void check_person(const std::string& text) {
   for (const JsonValue& tag : *at(person, "tags").if_array()) CHECK(tag.if_bool());
 }
 
-// Fault seen: the mask was not handed to the executor, and not one answer was JSON.
+// The fault: the mask was not handed to the executor, and not one answer was JSON.
 TEST_CASE("API-21: fifty sampled answers parse and fit their schema, strict or not") {
   FormServer server;
   server.executor.set_next_token(any_allowed);
@@ -169,7 +169,7 @@ TEST_CASE("each way of asking for a form is held to, in plain completions and in
   }
 }
 
-// Fault seen: a schema whose pattern does not compile was answered with 200 and no grammar.
+// The fault: a schema whose pattern does not compile was answered with 200 and no grammar.
 TEST_CASE("API-21: what does not compile or cannot be enforced is 400 with its field, before anything is sent") {
   FormServer server;
   CHECK(server.refusal(schema_format(R"({"type":"string","pattern":"("})", R"(,"strict":true)"))

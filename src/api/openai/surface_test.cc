@@ -45,7 +45,7 @@ TEST_CASE("prompt_logprobs has vLLM's shape in both APIs: null first, then each 
   CHECK(server.generator->seen().back().prompt_logprobs == 1);
 }
 
-// Fault tried: the highest sum, which prefers short answers.
+// The fault: the highest sum, which prefers short answers.
 TEST_CASE("best_of generates more and shows the n of the highest mean logprob, best first") {
   ApiServer server;
   // By scripted_logprob "b" has -0.5, "a" -2 and the end token -1: means -0.56, -0.75 and -1.75.
@@ -90,7 +90,7 @@ TEST_CASE("words that must not come and tokens that alone may come reach the gen
   CHECK(request.sampling.allowed == std::vector<TokenId>{3, 7});
 }
 
-// Fault tried: the prompt that ends after the template's <|im_end|>.
+// The fault: the prompt that ends after the template's <|im_end|>.
 TEST_CASE("with continue_final_message the prompt ends where the last message does") {
   ApiServer server("ok");
   const auto prompt_after = [&server](const std::string& content) {

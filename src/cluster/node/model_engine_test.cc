@@ -344,7 +344,7 @@ TEST_CASE("a grammar holds for prefill and decode as in one piece, and its end i
   for (size_t c = 0; c < 2; ++c) CHECK(four[c] == std::vector<TokenId>(whole[c].begin(), whole[c].begin() + 4));
 }
 
-// Fault seen: the neighbour's decode stood still until the grammar was compiled.
+// The fault: the neighbour's decode stood still until the grammar was compiled.
 TEST_CASE("a choice whose mask is not ready holds up nobody, and has its prompt computed meanwhile") {
   auto is_ready = std::make_shared<bool>(false);
   class LateMask final : public sched::TokenMask {

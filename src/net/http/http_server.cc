@@ -107,8 +107,10 @@ net::awaitable<void> Connection::read_loop() {
     const auto buffer = net::buffer(chunk_);
     error_code error;
     size_t size = 0;
-    if (stream_.is_tls()) std::tie(error, size) = co_await stream_.tls().async_read_some(buffer, kAwait);
-    else std::tie(error, size) = co_await stream_.socket().async_read_some(buffer, kAwait);
+    if (stream_.is_tls())
+      std::tie(error, size) = co_await stream_.tls().async_read_some(buffer, kAwait);
+    else
+      std::tie(error, size) = co_await stream_.socket().async_read_some(buffer, kAwait);
     if (error) {
       on_read_end(error == net::error::eof || error == net::ssl::error::stream_truncated);
       co_return;
@@ -300,7 +302,8 @@ void Connection::abandon(uint64_t id) {
   if (is_streaming_)
     lose();
   else
-    send(id, 500, {{"Content-Type", "application/json"}}, shared_->config.error_body(500, "no answer was given", path_));
+    send(id, 500, {{"Content-Type", "application/json"}},
+         shared_->config.error_body(500, "no answer was given", path_));
 }
 
 void Connection::finish_answer() {

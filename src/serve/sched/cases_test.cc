@@ -153,7 +153,7 @@ TEST_CASE("KVC-06: what can never fit is refused, what outgrows the pool ends th
   }
 }
 
-// Fails when a preempted sequence goes to the back of the line, or publishes blocks after it gave them back.
+// Fails when a preempted sequence loses its newest token.
 TEST_CASE("KVC-08: room for three, eight long answers and one in a hurry: each answer is the one it gets alone") {
   SchedulerConfig config = roomy_config();
   config.num_blocks = 18;

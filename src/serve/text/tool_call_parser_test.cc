@@ -227,8 +227,9 @@ TEST_CASE("numbers of any size and only numbers are scalars; those too large to 
   CHECK(!is_json("[" + std::string(5000, '7') + "]"));
   CHECK(with_readable_numbers(R"({"a":[1,18446744073709551616,"18446744073709551616"]})") ==
         R"({"a":[1,18446744073709551616.0,"18446744073709551616"]})");
-  check_rows({{Format::kHermes, "<tool_call>{\"name\":\"now\",\"arguments\":{\"n\":12345678901234567890123}}</tool_call>",
-               "now({\"n\":12345678901234567890123})"}});
+  check_rows(
+      {{Format::kHermes, "<tool_call>{\"name\":\"now\",\"arguments\":{\"n\":12345678901234567890123}}</tool_call>",
+        "now({\"n\":12345678901234567890123})"}});
 }
 
 TEST_CASE("calls that we made the model write: a list, or one tool's arguments") {

@@ -29,7 +29,8 @@ ValueType type_in(const JsonValue& schema) {
   for (const char* any : {"anyOf", "oneOf"}) {
     const JsonValue* list = schema.find(any);
     if (!list || !list->if_array()) continue;
-    for (const JsonValue& one : *list->if_array()) types.push_back(one.if_object() ? type_in(one) : ValueType::kUnknown);
+    for (const JsonValue& one : *list->if_array())
+      types.push_back(one.if_object() ? type_in(one) : ValueType::kUnknown);
   }
   if (types.empty()) return ValueType::kUnknown;
   for (const ValueType wanted : {ValueType::kString, ValueType::kUnknown}) {
