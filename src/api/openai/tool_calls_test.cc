@@ -129,7 +129,7 @@ TEST_CASE("a call alone has null content; the raw stream gives id, type and name
   CHECK(last != std::string::npos);
 }
 
-// The fault put in: the parser of calls got each token's own bytes, not the decoder's whole characters.
+// The fault put in: the parser of calls got each token's own bytes, and held no unfinished character back.
 TEST_CASE("API-01: the arguments of a call stream in whole characters, also from single byte tokens") {
   ToolServer server("<tool_call>{\"name\":\"now\",\"arguments\":{\"t\":\"\xE8\xB5\x8B\xF0\x9F\x98\x80\xC3\xA9\"}}");
   for (size_t per_step : {1, 2, 3}) {
