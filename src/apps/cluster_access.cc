@@ -6,13 +6,6 @@
 #include "net/rpc/tls_files.h"
 
 namespace tandem::apps {
-namespace {
-
-std::string text_or_empty(const OptionValues& values, const std::string& name) {
-  return values.has(name) ? values.text(name) : std::string();
-}
-
-}  // namespace
 
 Result<std::unique_ptr<registry::Registry>> open_registry(const OptionValues& values, const StateFolder& folder) {
   const std::string where = values.has("registry") ? values.text("registry") : folder.registry();
@@ -29,9 +22,9 @@ Result<std::unique_ptr<registry::Registry>> open_registry(const OptionValues& va
 
 Result<std::optional<rpc::TlsFiles>> cluster_tls(const OptionValues& values) {
   rpc::TlsFiles files;
-  files.certificate = text_or_empty(values, "cluster-cert");
-  files.private_key = text_or_empty(values, "cluster-key");
-  files.trusted = text_or_empty(values, "cluster-ca");
+  TRY_ASSIGN(files.certificate, path_or_empty(values, "cluster-cert"));
+  TRY_ASSIGN(files.private_key, path_or_empty(values, "cluster-key"));
+  TRY_ASSIGN(files.trusted, path_or_empty(values, "cluster-ca"));
   const int num_given = !files.certificate.empty() + !files.private_key.empty() + !files.trusted.empty();
   if (num_given == 0) return std::optional<rpc::TlsFiles>();
   if (num_given < 3) {

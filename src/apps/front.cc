@@ -7,23 +7,17 @@
 
 #include "api/openai/api_error.h"
 #include "api/openai/key_file.h"
+#include "api/openai/reply_shape.h"
 #include "apps/secret_file.h"
 #include "base/mapped_file.h"
 #include "net/http/cors.h"
 
 namespace tandem::apps {
 
-namespace {
-
-std::string text_or_empty(const OptionValues& values, const char* name) {
-  return values.has(name) ? values.text(name) : std::string();
-}
-
-}  // namespace
-
 Result<std::vector<openai::ApiKey>> api_keys(const OptionValues& values) {
   std::vector<openai::ApiKey> keys;
-  if (const std::string path = text_or_empty(values, "api-key-file"); !path.empty()) {
+  TRY_ASSIGN(const std::string path, path_or_empty(values, "api-key-file"));
+  if (!path.empty()) {
     TRY_ASSIGN(const MappedFile file, MappedFile::open(path));
     warn_if_open_to_others(path);
     const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
@@ -70,8 +64,10 @@ Result<std::unique_ptr<http::HttpServer>> listen(const OptionValues& values, htt
   http::HttpServerConfig config;
   config.host = values.text("host");
   config.port = static_cast<uint16_t>(values.integer("port"));
-  config.error_body = [](int status, std::string_view message) { return openai::error_json(status, message); };
-  http::TlsFiles tls{text_or_empty(values, "tls-cert"), text_or_empty(values, "tls-key")};
+  config.error_body = openai::error_body_at;
+  http::TlsFiles tls;
+  TRY_ASSIGN(tls.certificate, path_or_empty(values, "tls-cert"));
+  TRY_ASSIGN(tls.private_key, path_or_empty(values, "tls-key"));
   if (tls.certificate.empty() != tls.private_key.empty()) {
     return Error{ErrorCode::kInvalidArgument, "--tls-cert and --tls-key are given together"};
   }

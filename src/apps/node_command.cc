@@ -143,6 +143,7 @@ Result<int> run_node(const cli::Invocation& invocation) {
   text::GrammarCompiler grammars(model.text->tokenizer, grammar_config(model.runner->config(), *model.text), metrics);
   node::NodeProcessConfig config = node_config(values, folder, model, *kv);
   config.engine.make_masks = masks(grammars);
+  grammars.begin();
   SpanOutput spans(values, metrics);
   spans.set_process(config.policy.self.id);
   config.spans = &spans;

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "api/openai/api_error.h"
+#include "api/openai/reply_shape.h"
 #include "apps/front.h"
 
 namespace tandem::apps {
@@ -10,7 +10,7 @@ namespace tandem::apps {
 using Writer = std::shared_ptr<http::ResponseWriter>;
 
 NodeMetrics::NodeMetrics(const MetricRegistry& registry, const node::StepHistory& steps)
-    : router_([](int status, std::string_view message) { return openai::error_json(status, message); }) {
+    : router_(openai::error_body_at) {
   router_.add("GET", "/metrics", [&registry](http::HttpRequest, Writer writer) {
     writer->send(200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, registry.exposition());
   });

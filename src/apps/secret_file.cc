@@ -6,6 +6,14 @@
 
 namespace tandem::apps {
 
+Result<std::string> path_or_empty(const OptionValues& values, const char* name) {
+  if (!values.has(name)) return std::string();
+  if (values.text(name).empty()) {
+    return Error{ErrorCode::kInvalidArgument, "--" + std::string(name) + " is empty, where a file has to be named"};
+  }
+  return values.text(name);
+}
+
 void warn_if_open_to_others(const std::string& path) {
   struct stat facts{};
   if (stat(path.c_str(), &facts) != 0 || (facts.st_mode & (S_IRGRP | S_IROTH)) == 0) return;

@@ -113,6 +113,13 @@ uint32_t num_private_blocks(const sched::SchedulerConfig& config) {
 }  // namespace
 
 Status check_options(const OptionValues& values) {
+  // An empty name of one of these must not turn off what it protects.
+  for (const char* name : {"api-key-file", "tls-cert", "tls-key", "cluster-cert", "cluster-key", "cluster-ca",
+                           "admin-key-file", "gateway-ca"}) {
+    if (is_set(values, name) && values.text(name).empty()) {
+      return Error{ErrorCode::kInvalidArgument, fmt::format("--{} names no file", name)};
+    }
+  }
   if (is_set(values, "topology")) TRY(supervisor::parse_topology(values.text("topology")));
   if (is_set(values, "block-size") && values.integer("block-size") % 16 != 0) {
     return Error{ErrorCode::kInvalidArgument,

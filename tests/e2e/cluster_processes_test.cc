@@ -132,7 +132,7 @@ void check_reading(const sched::Request& request, const engine::RecordingSink& s
   if (request.pooling == sched::Pooling::kNone) CHECK(embedding.empty());
 }
 
-// Faults tried: a prefill that takes the prompt's KV from the cache; scores of each chunk alone; a token shown that was
+// The faults: a prefill that takes the prompt's KV from the cache; scores of each chunk alone; a token shown that was
 // not asked for.
 TEST_CASE("API-10 in a cluster: prompts are scored and pooled as in one process, also when their KV is known") {
   Cluster cluster;

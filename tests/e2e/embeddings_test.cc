@@ -117,7 +117,7 @@ TEST_CASE("the output layer times the last hidden state is the reference's logit
   }
 }
 
-// Fault tried: a sum that begins anew with each chunk.
+// The fault: a sum that begins anew with each chunk.
 TEST_CASE("hidden states are the same to the bit whole, in chunks, alone and beside others") {
   for (const char* name :
        {"tiny/llama-mha", "tiny/qwen3", "tiny/mistral-swa", "tiny/quantised/llama-gqa.Q4_K_M.gguf"}) {

@@ -8,9 +8,10 @@ TRY_AGAIN = ("429", "503")
 LONGEST_WAIT_S = 5      # between two tries, whatever Retry-After says
 GIVE_UP_S = 900         # then a request counts as lost
 READ_TIMEOUT_S = 300
-KINDS = 24
+KINDS = 27
 SCHEMA = {"type": "object", "additionalProperties": False, "required": ["name", "count", "kind"], "properties": {
     "name": {"type": "string", "maxLength": 12}, "count": {"type": "integer"}, "kind": {"enum": ["a", "bb", "ccc"]}}}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("look", "take")]
 
 
 class Draw:
@@ -69,6 +70,11 @@ def request_of(kind, draw, longest_answer):
         {"structured_outputs": {"json": SCHEMA}, "n": 2, "max_tokens": 4 * longest_answer} | warm,
         {"structured_outputs": {"choice": ["red", "green", "as blue as the sky"]}, "ignore_eos": True} | warm,
         {"structured_outputs": {"regex": "([a-z]{2,8} ){40}"}, "stream": True, "max_tokens": 2 * longest_answer} | warm,
+        {"messages": said, "tools": TOOLS, "tool_choice": "required", "stream": True,
+         "max_tokens": 4 * longest_answer} | warm,
+        {"messages": said, "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "take"}}, "n": 2,
+         "max_tokens": 4 * longest_answer} | warm,
+        greedy | {"echo": True, "logprobs": 1},
     ][kind]
     body = {"model": "tiny", "max_tokens": count} | fields
     if "messages" in body:
@@ -124,7 +130,8 @@ class Assembly:
     """A streamed answer, put together."""
 
     def __init__(self):
-        self.choices = collections.defaultdict(lambda: {"text": "", "tokens": [], "logprobs": [], "finish": None})
+        self.choices = collections.defaultdict(lambda: {"text": "", "tokens": [], "logprobs": [], "calls": [],
+                                                        "finish": None})
         self.is_whole, self.times = False, []
 
     def take(self, line):
@@ -139,6 +146,10 @@ class Assembly:
         for part in event["choices"]:
             choice = self.choices[part["index"]]
             choice["text"] += (part["delta"].get("content") if "delta" in part else part["text"]) or ""
+            for call in part.get("delta", {}).get("tool_calls") or []:
+                if call["index"] == len(choice["calls"]):
+                    choice["calls"].append({"name": call["function"]["name"], "arguments": ""})
+                choice["calls"][call["index"]]["arguments"] += call["function"]["arguments"]
             choice["tokens"] += part.get("token_ids") or []
             choice["logprobs"] += [part["logprobs"]] if part.get("logprobs") else []
             choice["finish"] = part["finish_reason"] or choice["finish"]
@@ -167,6 +178,9 @@ def joined(parts):
 def whole_answer(text):
     answer = json.loads(text)
     usage = answer["usage"]
+    for choice in answer["choices"]:
+        for call in choice.get("message", {}).get("tool_calls") or []:
+            del call["id"]  # another one each time
     return answer["choices"], usage["prompt_tokens"], usage["completion_tokens"]
 
 

@@ -66,13 +66,15 @@ std::string error_json(const ApiError& error) {
   return json.end_object().end_object().take();
 }
 
-std::string error_json(int status, std::string_view message) {
+ApiError error_of_status(int status, std::string_view message) {
   ApiError error;
   error.status = status;
   error.type = type_of_status(status);
   error.message = message;
-  return error_json(error);
+  return error;
 }
+
+std::string error_json(int status, std::string_view message) { return error_json(error_of_status(status, message)); }
 
 http::Headers error_headers(const ApiError& error) {
   http::Headers headers = {{"Content-Type", "application/json"}};

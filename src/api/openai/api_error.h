@@ -24,9 +24,11 @@ ApiError invalid_request(std::string param, std::string message, std::string cod
 // What `error` means to the client. retry_after_s: for those that may be tried again.
 ApiError api_error(const Error& error, double retry_after_s);
 
+// For errors that are known by their status alone (unknown path, body too large, ...).
+ApiError error_of_status(int status, std::string_view message);
+
 // {"error":{...}}
 std::string error_json(const ApiError& error);
-// For errors that are known by their status alone (unknown path, body too large, ...).
 std::string error_json(int status, std::string_view message);
 
 http::Headers error_headers(const ApiError& error);

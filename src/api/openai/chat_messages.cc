@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "api/openai/tool_use.h"
+#include "serve/text/json_scanner.h"
 
 namespace tandem::openai {
 
@@ -45,7 +46,11 @@ JsonValue arguments_object(FieldReader& fields, const std::string& name, const J
     return {};
   }
   if (text->empty()) return JsonValue(JsonValue::Object{});
+  // What a model wrote comes back as it was, with whatever numbers.
   auto parsed = JsonValue::parse(*text);
+  if (!parsed) {
+    if (auto readable = JsonValue::parse(text::with_readable_numbers(*text))) parsed = std::move(readable);
+  }
   if (!parsed) {
     fields.fail(name, "expected a string that holds a JSON object: " + parsed.error().message);
     return {};
@@ -89,11 +94,10 @@ JsonValue tool_call(FieldReader& fields, const std::string& name, const JsonValu
   }
   JsonValue::Object out;
   for (const auto& [key, value] : *call.if_object()) {
-    if (key == "function")
-      out.emplace_back(key, JsonValue(out_function));
-    else
-      out.emplace_back(key, value);
+    if (key != "function") out.emplace_back(key, value);
   }
+  // Once, however often the client wrote it: copies for each would be as many as the square of the body.
+  out.emplace_back("function", JsonValue(std::move(out_function)));
   return JsonValue(std::move(out));
 }
 

@@ -64,6 +64,7 @@ void Choice::finish_text(std::vector<ShownToken>& shown) {
   std::vector<text::AnswerPiece> pieces;
   if (calls_) {
     calls_->push(rest, pieces);
+    ends_inside_call_ = calls_->is_inside_call();
     calls_->finish(pieces);
   }
   if (calls_ ? pieces.empty() : rest.empty()) return;
@@ -99,7 +100,8 @@ std::string_view Choice::finish_reason() const {
 
 std::string_view Choice::answer_reason() const {
   const bool is_stop = finish_ && finish_->reason == sched::FinishReason::kStop;
-  return is_stop && calls_ && calls_->has_calls() ? "tool_calls" : finish_reason();
+  if (!is_stop || !calls_ || !calls_->has_calls()) return finish_reason();
+  return ends_inside_call_ && !stop_reason().is_null() ? finish_reason() : "tool_calls";
 }
 
 JsonValue Choice::stop_reason() const {

@@ -36,7 +36,8 @@ class Choice {
   bool is_finished() const { return finish_.has_value(); }
   bool is_cancelled() const { return finish_ && finish_->reason == sched::FinishReason::kCancelled; }
   std::string_view finish_reason() const;  // "stop", "length", "abort"
-  // The same, but "tool_calls" for an answer that ended by itself and calls tools.
+  // The same, but "tool_calls" for an answer that ended by itself and calls tools. What the client asked to stop at
+  // ends no call: with half of its arguments it is "stop".
   std::string_view answer_reason() const;
   // The stop string or the id that stopped it; JSON null when it was the model's own end or the limit.
   JsonValue stop_reason() const;
@@ -53,6 +54,7 @@ class Choice {
   size_t offset_ = 0;
   uint64_t num_tokens_ = 0;
   std::optional<sched::Finish> finish_;
+  bool ends_inside_call_ = false;
 };
 
 }  // namespace tandem::openai

@@ -80,16 +80,28 @@ void EmbeddingReply::on_update(size_t input, sched::Update update) {
     fail(api_error(*update.error, context_.generator.load().retry_after_s));
     return;
   }
-  if (!update.embedding.empty()) embeddings_[input] = std::move(update.embedding);
+  if (!update.embedding.empty()) embeddings_[input] = json_of(std::move(update.embedding));
   if (!update.is_last) return;
   if (embeddings_[input].empty()) {  // not cancelled by us: we listen no more after that
     fail(api_error({ErrorCode::kUnavailable, "the server ended the request"}, 1));
     return;
   }
-  if (setup_.request.normalizes) normalize(embeddings_[input]);
   if (++num_done_ < setup_.inputs.size()) return;
   writer_->send(200, {{"Content-Type", "application/json"}, {"X-Request-Id", setup_.request_id}}, answer());
   finish(200);
+}
+
+std::string EmbeddingReply::json_of(std::vector<float> embedding) const {
+  if (setup_.request.normalizes) normalize(embedding);
+  JsonWriter json;
+  if (setup_.request.is_base64) {
+    json.string(to_base64({reinterpret_cast<const char*>(embedding.data()), embedding.size() * sizeof(float)}));
+  } else {
+    json.begin_array();
+    for (const float value : embedding) json.number(value);
+    json.end_array();
+  }
+  return json.take();
 }
 
 std::string EmbeddingReply::answer() const {
@@ -98,17 +110,9 @@ std::string EmbeddingReply::answer() const {
   json.begin_object().key("id").string(setup_.id).key("object").string("list");
   json.key("created").integer(setup_.created).key("model").string(setup_.model).key("data").begin_array();
   for (size_t i = 0; i < embeddings_.size(); ++i) {
-    const std::vector<float>& embedding = embeddings_[i];
     num_tokens += setup_.inputs[i].size();
     json.begin_object().key("index").unsigned_integer(i).key("object").string("embedding").key("embedding");
-    if (setup_.request.is_base64) {
-      json.string(to_base64({reinterpret_cast<const char*>(embedding.data()), embedding.size() * sizeof(float)}));
-    } else {
-      json.begin_array();
-      for (const float value : embedding) json.number(value);
-      json.end_array();
-    }
-    json.end_object();
+    json.raw(embeddings_[i]).end_object();
   }
   json.end_array().key("usage").begin_object().key("prompt_tokens").unsigned_integer(num_tokens);
   json.key("total_tokens").unsigned_integer(num_tokens);

@@ -41,12 +41,13 @@ class EmbeddingReply : public std::enable_shared_from_this<EmbeddingReply> {
   void fail(const ApiError& error);
   void cancel_all();
   void finish(int status);
+  std::string json_of(std::vector<float> embedding) const;
   std::string answer() const;
 
   ReplyContext context_;
   EmbeddingSetup setup_;
   std::shared_ptr<http::ResponseWriter> writer_;
-  std::vector<std::vector<float>> embeddings_;
+  std::vector<std::string> embeddings_;  // as JSON, each written when it comes: all at once would take too long
   std::vector<sched::RequestId> requests_;
   size_t num_done_ = 0;
   bool is_over_ = false;

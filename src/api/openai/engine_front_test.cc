@@ -103,7 +103,7 @@ struct WholeAndChunked {
   EngineServer whole{with_budget(1024)}, chunked{with_budget(16)};
 };
 
-// Faults tried: the chunks' logprobs replaced each other; a prompt that is scored was taken from the prefix cache.
+// The faults: the chunks' logprobs replaced each other; a prompt that is scored was taken from the prefix cache.
 TEST_CASE("API-10, SCH-04 over the engine: a prompt's logprobs are the same whole, streamed, in chunks and cached") {
   WholeAndChunked servers;
   std::vector<RawClient> others;  // take a part of each step's budget
@@ -181,7 +181,7 @@ TEST_CASE("over the engine a reset empties the prefix cache") {
   CHECK(num_cached() == 32);
 }
 
-// Faults tried: an end token that stops with ignore_eos too; min_tokens not given to the generator.
+// The faults: an end token that stops with ignore_eos too; min_tokens not given to the generator.
 TEST_CASE("BEN-06: lengths that ignore_eos and min_tokens force are exact, of every request") {
   EngineServer server;
   server.executor.set_next_token([](const sched::BatchItem& item) {

@@ -11,7 +11,7 @@
 namespace tandem::openai {
 namespace {
 
-constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxCalledNameBytes = 128;  // as tools have; each result of a call repeats the name
 
 // Turns the messages into a chat's: a user's tool results become messages of their own.
 class MessageList {
@@ -97,6 +97,9 @@ class MessageList {
     const JsonValue* input = block.find("input");
     if (!input || !input->if_object()) {
       fields_.fail(path + ".input", fmt::format("expected an object, got {}", input ? input->kind_name() : "nothing"));
+    }
+    if (!fields_.has_failed() && name.if_string()->size() > kMaxCalledNameBytes) {
+      fields_.fail(path + ".name", fmt::format("over {} bytes", kMaxCalledNameBytes));
     }
     if (fields_.has_failed()) return;
     names_[*id.if_string()] = name;
@@ -192,13 +195,6 @@ void read_tools(FieldReader& fields, ChatPrompt& prompt) {
   if (!given.empty() && use.choice != ToolUse::Choice::kNone) prompt.tools = template_tools(given);
 }
 
-void read_stops(FieldReader& fields, GenerationOptions& options) {
-  for (std::string& stop : fields.texts("stop_sequences", kMaxStops)) {
-    if (stop.empty()) fields.fail("stop_sequences", "an empty one would stop at once");
-    options.stops.push_back(std::move(stop));
-  }
-}
-
 }  // namespace
 
 Parsed<ChatRequest> parse_messages_request(std::string_view body, const RequestLimits& limits,
@@ -208,8 +204,8 @@ Parsed<ChatRequest> parse_messages_request(std::string_view body, const RequestL
   FieldReader fields(std::get<JsonValue>(json));
   ChatRequest request;
   request.options = read_options(fields, limits, defaults);
-  read_stops(fields, request.options);
-  if (request.options.num_choices != 1) fields.fail("n", "only one answer is given here");
+  read_stop_strings(fields, "stop_sequences", request.options);
+  check_one_answer(fields, request.options);
   if (!is_count && !request.options.max_tokens) fields.fail("max_tokens", "is missing");
   if (request.options.max_tokens == 0u) fields.fail("max_tokens", "expected an integer not below 1, got 0");
   if (const JsonValue* servers = fields.get("mcp_servers");
@@ -217,6 +213,7 @@ Parsed<ChatRequest> parse_messages_request(std::string_view body, const RequestL
     fields.fail("mcp_servers", "is not supported");
   read_messages(fields, request.prompt);
   read_tools(fields, request.prompt);
+  check_copies(fields, request.options, 1);
   if (fields.has_failed()) return fields.error();
   return request;
 }

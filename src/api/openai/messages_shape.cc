@@ -4,6 +4,7 @@
 
 #include "api/openai/tool_use.h"
 #include "base/json.h"
+#include "serve/text/json_scanner.h"
 
 namespace tandem::openai {
 namespace {
@@ -35,7 +36,7 @@ void write_end(JsonWriter& json, const ChoiceEnd& end) {
 
 // `input` has to be an object: what a model did not get to an end, or wrong, is wrapped.
 void write_input(JsonWriter& json, const std::string& arguments) {
-  auto value = JsonValue::parse(arguments);
+  auto value = JsonValue::parse(text::with_readable_numbers(arguments));
   if (value && value->if_object())
     json.raw(arguments);
   else

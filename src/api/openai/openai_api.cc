@@ -18,6 +18,7 @@ namespace tandem::openai {
 namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
+constexpr size_t kMaxGrammarBytes = 4 << 20;  // a form; other processes get it as well, in one message
 constexpr std::string_view kDeadlineHeader = "X-Request-Deadline-Ms";
 
 uint64_t random_u64() {
@@ -56,6 +57,7 @@ TraceContext trace_of(const http::HttpRequest& request) {
 RequestLimits request_limits(const engine::GeneratorLimits& generator, const ApiConfig& config) {
   RequestLimits limits;
   limits.vocab_size = generator.vocab_size;
+  limits.max_model_len = generator.max_model_len;
   limits.max_logprobs = std::min(config.max_logprobs, generator.max_logprobs);
   limits.max_choices = generator.max_choices;
   // A longer list would be refused for a full queue however often it came again.
@@ -126,7 +128,7 @@ OpenAiApi::OpenAiApi(engine::Generator& generator, const text::TextModel& model,
       prompt_text_(model, generator.limits().max_model_len, config_.parse_special),
       tool_calls_(tool_call_support(model, config_)),
       metrics_(registry, config_.served_names[0], generator.limits().max_model_len),
-      router_([](int status, std::string_view message) { return error_json(status, message); }),
+      router_(error_body_at),
       created_(std::time(nullptr)),
       id_base_(random_u64()),
       worker_(config_.worker_queue_limit) {
@@ -256,7 +258,7 @@ void OpenAiApi::on_worker(const std::shared_ptr<Call>& call, std::function<void(
     refuse(*call, api_error({ErrorCode::kUnavailable, "too many requests wait"}, 1));
 }
 
-// False: refused. Before the body is read: under overload a refusal must cost next to nothing.
+// Before the body is read: under overload a refusal must cost next to nothing. False: refused.
 bool OpenAiApi::has_room(Call& call) const {
   const Status room = generator_.check_room(call.tenant);
   if (!room) refuse(call, api_error(room.error(), generator_.load().retry_after_s));
@@ -271,6 +273,7 @@ void OpenAiApi::prepare(const std::shared_ptr<Call>& call) {
   ReplySetup setup;
   const bool is_chat = call->kind != ReplyKind::kCompletion;
   auto error = is_chat ? prepare_chat(*call, setup) : prepare_completion(*call, setup);
+  if (!error) error = prompt_text_.check_shown_prompts(setup.prompts, setup.echo, setup.options);
   if (!error) error = obey_headers(*call, setup.options);
   if (error) {
     if (error->param == "messages") error->param = prompt_field(call->kind);
@@ -293,19 +296,26 @@ void OpenAiApi::prepare(const std::shared_ptr<Call>& call) {
 // Before anything is sent. A grammar that is new takes some milliseconds, or a part of a second when it is made to.
 void OpenAiApi::check_grammar(const std::shared_ptr<Call>& call, std::shared_ptr<ReplySetup> setup) {
   const std::string& param = setup->options.grammar_param;
+  if (setup->options.grammar->source.size() > kMaxGrammarBytes) {
+    const std::string why = fmt::format("the form of the answer is over {} bytes", kMaxGrammarBytes);
+    refuse(*call, invalid_request(param, param.empty() ? why : fmt::format("{}: {}", param, why)));
+    return;
+  }
   if (grammars_ == nullptr) {
     refuse(*call, invalid_request(param, "this server cannot hold answers to a form"));
     return;
   }
   const auto check = [this, call, setup] {
     const std::string& field = setup->options.grammar_param;
-    if (const Status status = grammars_->check(*setup->options.grammar); status) {
+    auto compiled = grammars_->compile(*setup->options.grammar);
+    if (compiled) {
+      setup->make_masks = std::move(compiled).value();
       begin_reply(*call, std::move(*setup));
-    } else if (status.error().code == ErrorCode::kInvalidArgument) {
-      const std::string& why = status.error().message;
+    } else if (compiled.error().code == ErrorCode::kInvalidArgument) {
+      const std::string& why = compiled.error().message;
       refuse(*call, invalid_request(field, field.empty() ? why : fmt::format("{}: {}", field, why)));
     } else {
-      refuse(*call, api_error(status.error(), 1));
+      refuse(*call, api_error(compiled.error(), 1));
     }
   };
   if (grammars_->is_known(*setup->options.grammar))
@@ -329,7 +339,7 @@ void OpenAiApi::begin_reply(Call& call, ReplySetup setup) {
   setup.seed = setup.options.seed ? *setup.options.seed : next_seed();
   setup.arrival_ns = call.arrival_ns;
   setup.ticket = std::move(call.ticket);
-  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms, grammars_};
+  const ReplyContext context = {generator_, model_.tokenizer, metrics_, clock_, config_.ping_interval_ms};
   auto reply = std::make_shared<Reply>(context, std::move(setup), call.writer);
   call.writer->post([reply] { reply->start(); });
 }
@@ -379,6 +389,7 @@ std::optional<ApiError> OpenAiApi::prepare_completion(const Call& call, ReplySet
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
   auto& request = std::get<CompletionRequest>(parsed);
   if (auto error = check_model(request.options.model)) return error;
+  if (auto error = prompt_text_.encode_suffix(request)) return error;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     auto prompt = prompt_text_.completion_prompt(request, i);
     if (const ApiError* error = std::get_if<ApiError>(&prompt)) return *error;
@@ -422,11 +433,6 @@ std::optional<ApiError> OpenAiApi::prepare_embedding(const Call& call, Embedding
     auto prompt = prompt_text_.completion_prompt(input, i, "input");
     if (const ApiError* error = std::get_if<ApiError>(&prompt)) return *error;
     setup.inputs.push_back(std::move(std::get<ReplyPrompt>(prompt).ids));
-    auto room = prompt_text_.room_for(setup.inputs.back().size(), input.options);
-    if (ApiError* error = std::get_if<ApiError>(&room)) {
-      error->param = "input";
-      return *error;
-    }
   }
   input.prompts.clear();
   return std::nullopt;
@@ -434,9 +440,12 @@ std::optional<ApiError> OpenAiApi::prepare_embedding(const Call& call, Embedding
 
 void OpenAiApi::reset_prefix_cache(Call& call) const {
   if (generator_.reset_prefix_cache()) return answer(call, R"({"status":"ok"})");
-  refuse(call, {501, "not_implemented_error",
+  refuse(call, {501,
+                "not_implemented_error",
                 "a gateway has no prefix cache, and does not reach those of its nodes: restart a node to empty its own",
-                {}, {}, 0});
+                {},
+                {},
+                0});
 }
 
 void OpenAiApi::tokenize(Call& call) const {
@@ -444,6 +453,10 @@ void OpenAiApi::tokenize(Call& call) const {
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return refuse(call, *error);
   const auto& request = std::get<TokenizeRequest>(parsed);
   if (auto error = check_model(request.model)) return refuse(call, *error);
+  if (auto error = prompt_text_.check_text_size(request.text ? request.text->size() : 0)) {
+    error->param = "prompt";
+    return refuse(call, *error);
+  }
   auto ids = request.text ? prompt_text_.text_ids(*request.text, request.add_special_tokens, request.parse_special)
                           : prompt_text_.chat_ids(request.chat, {});
   if (const ApiError* error = std::get_if<ApiError>(&ids)) return refuse(call, *error);

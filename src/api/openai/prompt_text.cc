@@ -7,6 +7,12 @@
 namespace tandem::openai {
 namespace {
 
+// All of one request: of an answer's JSON, and of the time that its thread needs for it.
+constexpr size_t kMaxShownScores = 4 << 20;
+constexpr size_t kMaxEchoBytes = 32 << 20;
+constexpr size_t kMaxSuffixIds = 4 << 20;
+constexpr size_t kScoresPerToken = 4;  // what a token shown costs beside the likeliest ones at its place
+
 void truncate_left(std::vector<TokenId>& ids, const GenerationOptions& options) {
   if (!options.truncate_prompt_tokens || *options.truncate_prompt_tokens >= ids.size()) return;
   ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(*options.truncate_prompt_tokens));
@@ -26,6 +32,16 @@ std::string template_context(const ChatPrompt& prompt, const text::TextModel& mo
   json.key("add_generation_prompt").boolean(prompt.add_generation_prompt);
   json.key("bos_token").string(model.bos_text).key("eos_token").string(model.eos_text);
   return json.end_object().take();
+}
+
+// The same with another text for the last message.
+ChatPrompt with_last_text(ChatPrompt prompt, const std::string& text) {
+  JsonValue::Object members = *prompt.messages.back().if_object();
+  for (auto& [key, value] : members) {
+    if (key == "content") value = JsonValue(text);
+  }
+  prompt.messages.back() = JsonValue(std::move(members));
+  return prompt;
 }
 
 ApiError too_long(const std::string& num_tokens, uint32_t max_model_len) {
@@ -48,7 +64,6 @@ PromptText::PromptText(const text::TextModel& model, uint32_t max_model_len, boo
   adds_end_ = with_added && !with_added->empty() && model.tokenizer.eos() == with_added->back();
 }
 
-// A text too long for the model whatever its tokens are is refused before the work of making them.
 std::optional<ApiError> PromptText::check_text_size(size_t size_bytes) const {
   const size_t fewest_tokens = size_bytes / longest_token_bytes_;
   if (fewest_tokens <= max_model_len_) return std::nullopt;
@@ -88,8 +103,9 @@ Parsed<std::vector<TokenId>> PromptText::chat_ids(const ChatPrompt& prompt, cons
   return out;
 }
 
-// What the template writes after the last message begins, with most models, with a control token, so that its tokens
-// are the prompt's last ones. Where they are not, a cut would have to go through a token.
+// What the template writes after the last message is what it writes after another text in its place: the message's own
+// text may stand in there as well. It begins, with most models, with a control token, so that its tokens are the
+// prompt's last ones. Where they are not, a cut would have to go through a token.
 std::optional<ApiError> PromptText::cut_after_last_message(const ChatPrompt& prompt,
                                                            const text::ChatTemplate& chat_template,
                                                            const std::string& context,
@@ -98,16 +114,21 @@ std::optional<ApiError> PromptText::cut_after_last_message(const ChatPrompt& pro
   const JsonValue* content = prompt.messages.back().find("content");
   std::string last = content && content->if_string() ? *content->if_string() : std::string();
   last.erase(0, std::min(last.find_first_not_of(" \t\r\n"), last.size()));
+  if (last.empty()) return refused("the last message has no text");
+  std::string other = "continued";
+  while (context.find(other) != std::string::npos) other += "x";
   auto rendered = chat_template.render(context);
   if (!rendered) return api_error(rendered.error(), 0);
-  size_t end = rendered->rfind(last);
-  if (last.find_first_not_of(" \t\r\n") == std::string::npos) return refused("the last message has no text");
-  if (end == std::string::npos) {  // templates may strip it
-    last.erase(last.find_last_not_of(" \t\r\n") + 1);
-    end = rendered->rfind(last);
-  }
-  if (end == std::string::npos) return refused("the chat template does not show the last message as it is");
-  auto rest = model_.tokenizer.encode(rendered->substr(end + last.size()), {false, true});
+  auto with_other = chat_template.render(template_context(with_last_text(prompt, other), model_));
+  const size_t other_begin = with_other ? with_other->rfind(other) : std::string::npos;
+  const auto not_shown = refused("the chat template does not show the last message as it is");
+  if (other_begin == std::string::npos) return not_shown;
+  const std::string after = with_other->substr(other_begin + other.size());
+  if (!rendered->ends_with(after)) return not_shown;
+  const auto shown = std::string_view(*rendered).substr(0, rendered->size() - after.size());
+  if (!shown.ends_with(last)) last.erase(last.find_last_not_of(" \t\r\n") + 1);  // templates may strip it
+  if (!shown.ends_with(last)) return not_shown;
+  auto rest = model_.tokenizer.encode(after, {false, true});
   if (!rest) return api_error(rest.error(), 0);
   if (rest->size() > ids.size() || !std::equal(rest->rbegin(), rest->rend(), ids.rbegin())) {
     return refused("the chat template ends a message in the middle of a token");
@@ -139,21 +160,36 @@ Parsed<std::vector<std::vector<TokenId>>> PromptText::bad_word_ids(const std::ve
   return out;
 }
 
-// Prefix, suffix, middle: the order that models with such tokens are trained with. has_bos: `prompt` may begin with the
-// BOS that the model adds.
-Parsed<std::vector<TokenId>> PromptText::infill_ids(const std::string& suffix, std::vector<TokenId> prompt,
-                                                    const GenerationOptions& options, bool has_bos) const {
+std::optional<ApiError> PromptText::encode_suffix(CompletionRequest& request) const {
+  if (!request.suffix) return std::nullopt;
   if (!model_.infill) {
     return invalid_request("suffix", "the model has no tokens for it (<|fim_prefix|>, <|fim_suffix|>, <|fim_middle|>)");
   }
-  auto after = text_ids(suffix, false, options.parse_special);
-  if (const ApiError* error = std::get_if<ApiError>(&after)) return *error;
+  auto error = check_text_size(request.suffix->size());
+  if (!error) {
+    auto ids = text_ids(*request.suffix, false, request.options.parse_special);
+    if (const ApiError* refusal = std::get_if<ApiError>(&ids)) return *refusal;
+    request.suffix_ids = std::get<std::vector<TokenId>>(std::move(ids));
+    const size_t num_ids = request.suffix_ids.size();
+    if (num_ids > max_model_len_) error = too_long(std::to_string(num_ids), max_model_len_);
+    if (num_ids * request.prompts.size() > kMaxSuffixIds) {
+      error = invalid_request(
+          {}, fmt::format("a suffix of {} tokens is too long for {} prompts at once", num_ids, request.prompts.size()));
+    }
+  }
+  if (error) error->param = "suffix";
+  return error;
+}
+
+// Prefix, suffix, middle: the order that models with such tokens are trained with. has_bos: `prompt` may begin with the
+// BOS that the model adds.
+std::vector<TokenId> PromptText::infill_ids(const std::vector<TokenId>& suffix, std::vector<TokenId> prompt,
+                                            bool has_bos) const {
   const auto bos = model_.tokenizer.bos();
   const auto begin = prompt.begin() + (has_bos && bos && !prompt.empty() && prompt.front() == *bos ? 1 : 0);
   prompt.insert(begin, model_.infill->prefix);
   prompt.push_back(model_.infill->suffix);
-  const auto& suffix_ids = std::get<std::vector<TokenId>>(after);
-  prompt.insert(prompt.end(), suffix_ids.begin(), suffix_ids.end());
+  prompt.insert(prompt.end(), suffix.begin(), suffix.end());
   prompt.push_back(model_.infill->middle);
   return prompt;
 }
@@ -167,7 +203,7 @@ Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& reque
     prompt.ids = *given;
   } else {
     const std::string& text = std::get<std::string>(from);
-    const size_t size_bytes = text.size() + request.suffix.value_or("").size();
+    const size_t size_bytes = text.size() + (request.suffix ? request.suffix->size() : 0);
     if (auto error = check_text_size(size_bytes); error && !options.truncate_prompt_tokens) {
       error->param = field;
       return *error;
@@ -179,9 +215,7 @@ Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& reque
     if (adds_special && adds_end_) prompt.ids.pop_back();
   }
   if (request.suffix) {
-    auto ids = infill_ids(*request.suffix, std::move(prompt.ids), options, std::holds_alternative<std::string>(from));
-    if (const ApiError* error = std::get_if<ApiError>(&ids)) return *error;
-    prompt.ids = std::get<std::vector<TokenId>>(std::move(ids));
+    prompt.ids = infill_ids(request.suffix_ids, std::move(prompt.ids), std::holds_alternative<std::string>(from));
   }
   if (prompt.ids.empty()) {
     const std::string which = request.prompts.size() > 1 ? fmt::format("{}[{}]", field, index) : field;
@@ -189,6 +223,12 @@ Parsed<ReplyPrompt> PromptText::completion_prompt(const CompletionRequest& reque
   }
   const size_t num_given = prompt.ids.size();
   truncate_left(prompt.ids, options);
+  // Here and not once all are there: of prompts that are too long nothing is kept, and no text is made.
+  auto room = room_for(prompt.ids.size(), options);
+  if (ApiError* error = std::get_if<ApiError>(&room)) {
+    error->param = field;
+    return *error;
+  }
   if (request.echo) {
     const bool is_cut = prompt.ids.size() < num_given;
     set_echo(is_cut ? TextOrIds(prompt.ids) : from, options.skip_special, options.sampling.num_logprobs >= 0, prompt);
@@ -210,6 +250,26 @@ void PromptText::set_echo(const TextOrIds& from, bool skip_special, bool has_off
     prompt.offsets.push_back(offset);
     if (i > 0 || !has_added_bos) offset += num_code_points(decoder.push(prompt.ids[i]));
   }
+}
+
+std::optional<ApiError> PromptText::check_shown_prompts(const std::vector<ReplyPrompt>& prompts, bool echo,
+                                                        const GenerationOptions& options) const {
+  const int32_t num_echo_scores = echo ? options.sampling.num_logprobs : -1;
+  const int32_t num_top = std::max(num_echo_scores, options.prompt_logprobs);
+  size_t num_ids = 0, num_bytes = 0;
+  for (const ReplyPrompt& prompt : prompts) {
+    num_ids += prompt.ids.size();
+    num_bytes += prompt.echo_text.size();
+  }
+  size_t num_scores = num_ids * (num_top >= 0 ? kScoresPerToken + static_cast<size_t>(num_top) : 0);
+  if (options.return_token_ids) num_scores += num_ids;
+  const std::string param = echo ? "echo" : options.prompt_logprobs >= 0 ? "prompt_logprobs" : "return_token_ids";
+  if (num_scores * options.num_choices > kMaxShownScores || num_bytes * options.num_choices > kMaxEchoBytes) {
+    return invalid_request(param, fmt::format("{}: {} prompt tokens, shown in each of {} answers with {} logprobs, "
+                                              "are too much for one request",
+                                              param, num_ids, options.num_choices, std::max(num_top, 0)));
+  }
+  return std::nullopt;
 }
 
 Parsed<uint32_t> PromptText::room_for(size_t num_prompt_tokens, const GenerationOptions& options) const {

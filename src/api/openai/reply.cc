@@ -98,7 +98,7 @@ sched::Request Reply::request_for(size_t prompt) const {
   }
   if (options.grammar) {
     request.grammar = options.grammar;
-    request.make_token_mask = context_.grammars->masks_of(*options.grammar);
+    request.make_token_mask = setup_.make_masks();
   }
   return request;
 }

@@ -5,6 +5,7 @@
 // Lives on the connection's I/O thread; the engine's updates are posted there. Held by its sinks, so it is gone once
 // the generator has said its last word about every prompt.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,7 +27,6 @@ struct ReplyContext {
   FrontMetrics& metrics;
   const Clock& clock;
   int64_t ping_interval_ms = 15'000;
-  text::GrammarCompiler* grammars = nullptr;  // needed only by requests that have a grammar
 };
 
 struct ReplyPrompt {
@@ -46,6 +46,7 @@ struct ReplySetup {
   bool echo = false;
   uint64_t seed = 0;
   std::vector<uint32_t> max_tokens;  // per prompt, what there is room for
+  std::function<text::TokenMaskMaker()> make_masks;  // per prompt; with a grammar only, which it holds
   int64_t arrival_ns = 0;
   std::shared_ptr<void> ticket;  // held as long as the request is under way
 };

@@ -24,6 +24,15 @@ std::string error_body(ReplyKind kind, const ApiError& error) {
   return kind == ReplyKind::kMessages ? messages_error_json(error) : error_json(error);
 }
 
+ReplyKind error_kind_of(std::string_view path) {
+  const bool is_messages = path == "/v1/messages" || path.starts_with("/v1/messages/");
+  return is_messages ? ReplyKind::kMessages : ReplyKind::kChat;
+}
+
+std::string error_body_at(int status, std::string_view message, std::string_view path) {
+  return error_body(error_kind_of(path), error_of_status(status, message));
+}
+
 std::string sse_event(std::string_view name, std::string_view json) {
   std::string event;
   if (!name.empty()) event.append("event: ").append(name).append("\n");

@@ -79,6 +79,10 @@ std::unique_ptr<ReplyShape> make_reply_shape(const text::Tokenizer& tokenizer, c
 // The body of an answer that is an error.
 std::string error_body(ReplyKind kind, const ApiError& error);
 
+// The same, by the path that was asked for: each API's clients know its own shape, whatever the error.
+std::string error_body_at(int status, std::string_view message, std::string_view path);
+ReplyKind error_kind_of(std::string_view path);
+
 // "event: NAME", the data, and the empty line. An empty name: the data alone.
 std::string sse_event(std::string_view name, std::string_view json);
 

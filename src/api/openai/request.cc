@@ -60,12 +60,19 @@ void read_chat_logprobs(FieldReader& fields, const RequestLimits& limits, Genera
 constexpr size_t kMaxNamesLogged = 8;
 constexpr size_t kMaxNameBytesLogged = 40;
 
+// What looks like a parameter's name; anything else might be what somebody wrote.
+std::string_view loggable_name(std::string_view name) {
+  const bool is_plain = !name.empty() && name.size() <= kMaxNameBytesLogged &&
+                        std::ranges::all_of(name, [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; });
+  return is_plain ? name : "?";
+}
+
 // Who wonders why a field does nothing finds it in the log.
 void log_unread(const FieldReader& fields) {
   std::string names;
   const std::vector<std::string_view> unread = fields.unread();
   for (size_t i = 0; i < std::min(unread.size(), kMaxNamesLogged); ++i) {
-    names += (i > 0 ? "," : "") + std::string(unread[i].substr(0, kMaxNameBytesLogged));
+    names += (i > 0 ? "," : "") + std::string(loggable_name(unread[i]));
   }
   if (!names.empty()) log_line(LogLevel::kDebug, "api/openai", "fields are ignored", {{"names", names}});
 }
@@ -92,6 +99,7 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body, const RequestLimit
     fields.fail("max_tokens", "expected an integer not below 1 (0 only with prompt_logprobs), got 0");
   }
   if (fields.flag("echo", false)) fields.fail("echo", "is not supported for chat");
+  check_copies(fields, request.options, 1);
   return result_of(fields, std::move(request));
 }
 
@@ -112,6 +120,7 @@ Parsed<CompletionRequest> parse_completion_request(std::string_view body, const 
     fields.fail("n", fmt::format("{} prompts with n = {} are over {} answers", request.prompts.size(),
                                  request.options.num_choices, limits.max_answers));
   }
+  check_copies(fields, request.options, request.prompts.size());
   if (fields.get("suffix")) request.suffix = fields.text("suffix");
   if (request.suffix && request.echo) fields.fail("suffix", "cannot be had with echo");
   if (request.suffix && request.options.truncate_prompt_tokens) {
@@ -181,7 +190,7 @@ Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body, const 
   DetokenizeRequest request;
   request.model = fields.text("model");
   if (!fields.get("tokens")) fields.fail("tokens", "is missing");
-  request.tokens = fields.token_ids("tokens", SIZE_MAX, limits.vocab_size);
+  request.tokens = fields.token_ids("tokens", limits.max_model_len, limits.vocab_size);
   return result_of(fields, std::move(request));
 }
 

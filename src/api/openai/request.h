@@ -27,6 +27,7 @@ struct RequestLimits {
   uint32_t max_choices = 128;
   uint32_t max_prompts = 1024;  // in one list
   uint32_t max_answers = 1024;  // prompts times n
+  uint32_t max_model_len = 1 << 20;
 };
 
 // Sampling where the request says nothing: the model's generation_config.json, or these neutral values.
@@ -103,6 +104,7 @@ struct CompletionRequest {
   GenerationOptions options;
   std::vector<TextOrIds> prompts;
   std::optional<std::string> suffix;  // the answer goes between the prompt and it
+  std::vector<TokenId> suffix_ids;    // see PromptText::encode_suffix
   bool echo = false;
 };
 

@@ -11,12 +11,14 @@
 namespace tandem::openai {
 namespace {
 
-constexpr size_t kMaxStops = 64;
-constexpr size_t kMaxStopBytes = 4 << 10;     // of one stop string
+constexpr size_t kMaxStops = 64;                // of all fields that name some
+constexpr size_t kMaxStopBytes = 4 << 10;       // of one stop string
 constexpr size_t kMaxCacheSaltBytes = 1 << 10;  // kept with cached blocks
 constexpr size_t kMaxStopTokenIds = 1024;
 constexpr size_t kMaxLogitBias = 4096;
 constexpr size_t kMaxBadWords = 1024;
+constexpr size_t kMaxBadWordBytes = 512;      // of one; with as many as there may be, far from a wire message's limit
+constexpr size_t kMaxCopiedBytes = 64 << 20;  // see check_copies
 
 // Fields that change the answer and that we do not do: ignoring them would give a wrong answer with status 200.
 constexpr std::string_view kRefusedFields[] = {"grammar",           "json_schema",   "functions",
@@ -78,8 +80,7 @@ void read_sampling(FieldReader& fields, const RequestLimits& limits, const Sampl
 
 void read_choices(FieldReader& fields, const RequestLimits& limits, GenerationOptions& options) {
   options.num_shown = static_cast<uint32_t>(fields.integer("n", 1, 1, limits.max_choices));
-  options.num_choices =
-      static_cast<uint32_t>(fields.integer("best_of", options.num_shown, 1, limits.max_choices));
+  options.num_choices = static_cast<uint32_t>(fields.integer("best_of", options.num_shown, 1, limits.max_choices));
   if (options.num_choices < options.num_shown) {
     fields.fail("best_of", fmt::format("{} is less than n, {}", options.num_choices, options.num_shown));
   }
@@ -105,15 +106,12 @@ std::optional<uint64_t> read_seed(FieldReader& fields) {
 }
 
 void read_stops(FieldReader& fields, const RequestLimits& limits, GenerationOptions& options) {
-  options.stops = fields.texts("stop", kMaxStops);
-  for (const std::string& stop : options.stops) {
-    if (stop.empty()) fields.fail("stop", "an empty stop string would stop at once");
-    if (stop.size() <= kMaxStopBytes) continue;
-    fields.fail("stop", fmt::format("a string of {} bytes, at most {} are allowed", stop.size(), kMaxStopBytes));
-  }
+  read_stop_strings(fields, "stop", options);
   options.bad_words = fields.texts("bad_words", kMaxBadWords);
   for (const std::string& word : options.bad_words) {
     if (word.find_first_not_of(' ') == std::string::npos) fields.fail("bad_words", "holds an empty word");
+    if (word.size() <= kMaxBadWordBytes) continue;
+    fields.fail("bad_words", fmt::format("a word of {} bytes, at most {} are allowed", word.size(), kMaxBadWordBytes));
   }
   options.stop_token_ids = fields.token_ids("stop_token_ids", kMaxStopTokenIds, limits.vocab_size);
   options.include_stop = fields.flag("include_stop_str_in_output", false);
@@ -171,6 +169,41 @@ GenerationOptions read_options(FieldReader& fields, const RequestLimits& limits,
   read_structured_output(fields, options);
   refuse_what_we_do_not_do(fields);
   return options;
+}
+
+void read_stop_strings(FieldReader& fields, std::string_view name, GenerationOptions& options) {
+  for (std::string& stop : fields.texts(name, kMaxStops - std::min(kMaxStops, options.stops.size()))) {
+    if (stop.empty()) fields.fail(name, "an empty stop string would stop at once");
+    if (stop.size() > kMaxStopBytes) {
+      fields.fail(name, fmt::format("a string of {} bytes, at most {} are allowed", stop.size(), kMaxStopBytes));
+    }
+    options.stops.push_back(std::move(stop));
+  }
+}
+
+void check_one_answer(FieldReader& fields, const GenerationOptions& options) {
+  if (options.num_choices == 1) return;
+  fields.fail(options.num_shown == 1 ? "best_of" : "n", "only one answer is given here");
+}
+
+// Each answer finds its stop strings by itself, twice, with five bytes for each of theirs; each prompt has its own list
+// of words as tokens, with and without a space before them.
+void check_copies(FieldReader& fields, const GenerationOptions& options, size_t num_prompts) {
+  if (fields.has_failed()) return;
+  size_t stop_bytes = 0, word_bytes = 0;
+  for (const std::string& stop : options.stops) stop_bytes += stop.size();
+  for (const std::string& word : options.bad_words) word_bytes += word.size() + 1;
+  const SamplingParams& sampling = options.sampling;
+  const size_t per_prompt = 2 * sizeof(TokenId) * word_bytes + sizeof(TokenId) * sampling.allowed.size() +
+                            sizeof(sampling.logit_bias[0]) * sampling.logit_bias.size();
+  const size_t num_answers = num_prompts * options.num_choices;
+  if (10 * stop_bytes * num_answers > kMaxCopiedBytes) {
+    fields.fail("stop", fmt::format("{} bytes for each of {} answers are too much", stop_bytes, num_answers));
+  }
+  if (per_prompt * num_prompts > kMaxCopiedBytes) {
+    const std::string_view name = options.bad_words.empty() ? "allowed_token_ids" : "bad_words";
+    fields.fail(name, fmt::format("a list of this length for each of {} prompts is too much", num_prompts));
+  }
 }
 
 GenerationOptions read_prompt_options(FieldReader& fields) {

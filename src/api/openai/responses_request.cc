@@ -30,7 +30,9 @@ class ItemList {
       fields_.fail(path + ".type", fmt::format("items of type \"{}\" are not supported", word));
   }
   void finish() {
-    if (has_open_) out_.push_back(chat_message("assistant", std::move(text_), std::move(calls_)));
+    JsonValue::Object more;
+    if (!calls_.empty()) more.emplace_back("tool_calls", JsonValue(std::move(calls_)));
+    if (has_open_) out_.push_back(chat_message("assistant", std::move(text_), std::move(more)));
     has_open_ = false;
     text_.clear();
     calls_.clear();
@@ -73,10 +75,7 @@ class ItemList {
     if (fields_.has_failed()) return;
     JsonValue object = arguments_object(fields_, path + ".arguments", *arguments);
     has_open_ = true;
-    JsonValue::Array calls;
-    if (!calls_.empty()) calls = *calls_[0].second.if_array();
-    calls.push_back(chat_tool_call(*id, *name, std::move(object)));
-    calls_ = {{"tool_calls", JsonValue(std::move(calls))}};
+    calls_.push_back(chat_tool_call(*id, *name, std::move(object)));
   }
 
   void add_output(const std::string& path, const JsonValue& item) {
@@ -93,7 +92,7 @@ class ItemList {
   JsonValue::Array& out_;
   bool has_open_ = false;  // an assistant's message that may get calls yet
   std::string text_;
-  JsonValue::Object calls_;  // {"tool_calls": [..]} once there are any
+  JsonValue::Array calls_;
 };
 
 void read_input(FieldReader& fields, ChatPrompt& prompt) {
@@ -194,7 +193,6 @@ void refuse_what_we_do_not_do(FieldReader& fields) {
   if (fields.get("prompt")) fields.fail("prompt", "is not supported: no prompt is kept here");
   if (fields.flag("background", false)) fields.fail("background", "is not supported");
   if (fields.integer("top_logprobs", 0, 0, 20) > 0) fields.fail("top_logprobs", "is not supported here");
-  if (fields.integer("n", 1, 1, INT64_MAX) != 1) fields.fail("n", "only one answer is given here");
 }
 
 JsonValue::Object echo_of(FieldReader& fields, const ChatRequest& request) {
@@ -236,6 +234,7 @@ Parsed<ResponsesRequest> parse_responses_request(std::string_view body, const Re
   GenerationOptions& options = request.chat.options;
   refuse_what_we_do_not_do(fields);
   options = read_options(fields, limits, defaults);
+  check_one_answer(fields, options);
   options.max_tokens = fields.optional_unsigned("max_output_tokens", 1);
   read_text_format(fields, options);
   read_input(fields, request.chat.prompt);
@@ -244,6 +243,7 @@ Parsed<ResponsesRequest> parse_responses_request(std::string_view body, const Re
     const JsonValue* effort = reasoning->find("effort");
     if (effort && effort->if_string()) request.chat.prompt.template_variables.emplace_back("reasoning_effort", *effort);
   }
+  check_copies(fields, options, 1);
   request.echo = echo_of(fields, request.chat);
   if (fields.has_failed()) return fields.error();
   return request;

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "api/openai/openapi.h"
+#include "api/openai/reply_shape.h"
 
 namespace tandem::openai {
 namespace {
@@ -13,15 +14,13 @@ const std::set<std::string, std::less<>> kOwnPaths = {"/health",  "/live",    "/
 }  // namespace
 
 ServingGate::ServingGate(const MetricRegistry& registry, std::string version)
-    : registry_(registry),
-      version_(std::move(version)),
-      router_([](int status, std::string_view message) { return error_json(status, message); }) {
+    : registry_(registry), version_(std::move(version)), router_(error_body_at) {
   using Writer = std::shared_ptr<http::ResponseWriter>;
-  const auto health = [this](http::HttpRequest, Writer writer) {
+  const auto health = [this](const http::HttpRequest& request, const Writer& writer) {
     if (is_serving())
       writer->send(200, {{"Content-Type", "application/json"}}, R"({"status":"ok"})");
     else
-      refuse(*writer);
+      refuse(*writer, request.path);
   };
   router_.add("GET", "/health", health);
   router_.add("GET", "/ping", health);
@@ -42,10 +41,10 @@ ServingGate::ServingGate(const MetricRegistry& registry, std::string version)
   });
 }
 
-void ServingGate::refuse(http::ResponseWriter& writer, ReplyKind kind) const {
+void ServingGate::refuse(http::ResponseWriter& writer, std::string_view path) const {
   const char* message = is_draining_ ? "the server is shutting down" : "the model is loading";
   const ApiError error = api_error({ErrorCode::kUnavailable, message}, is_draining_ ? 5 : 1);
-  writer.send(error.status, error_headers(error), error_body(kind, error));
+  writer.send(error.status, error_headers(error), error_body(error_kind_of(path), error));
 }
 
 void ServingGate::operator()(http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer) const {
@@ -54,7 +53,7 @@ void ServingGate::operator()(http::HttpRequest request, std::shared_ptr<http::Re
   else if (is_serving())
     api_.load()->handle(std::move(request), std::move(writer));
   else
-    refuse(*writer, request.path.starts_with("/v1/messages") ? ReplyKind::kMessages : ReplyKind::kChat);
+    refuse(*writer, request.path);
 }
 
 }  // namespace tandem::openai

@@ -27,7 +27,7 @@ class ServingGate {
   void operator()(http::HttpRequest request, std::shared_ptr<http::ResponseWriter> writer) const;
 
  private:
-  void refuse(http::ResponseWriter& writer, ReplyKind kind = ReplyKind::kChat) const;
+  void refuse(http::ResponseWriter& writer, std::string_view path) const;
 
   const MetricRegistry& registry_;
   const std::string version_;

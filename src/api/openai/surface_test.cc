@@ -45,7 +45,7 @@ TEST_CASE("prompt_logprobs has vLLM's shape in both APIs: null first, then each 
   CHECK(server.generator->seen().back().prompt_logprobs == 1);
 }
 
-// Fault tried: the highest sum, which prefers short answers.
+// The fault: the highest sum, which prefers short answers.
 TEST_CASE("best_of generates more and shows the n of the highest mean logprob, best first") {
   ApiServer server;
   // By scripted_logprob "b" has -0.5, "a" -2 and the end token -1: means -0.56, -0.75 and -1.75.
@@ -90,7 +90,7 @@ TEST_CASE("words that must not come and tokens that alone may come reach the gen
   CHECK(request.sampling.allowed == std::vector<TokenId>{3, 7});
 }
 
-// Fault tried: the prompt that ends after the template's <|im_end|>.
+// The fault: the prompt that ends after the template's <|im_end|>.
 TEST_CASE("with continue_final_message the prompt ends where the last message does") {
   ApiServer server("ok");
   const auto prompt_after = [&server](const std::string& content) {
@@ -106,6 +106,10 @@ TEST_CASE("with continue_final_message the prompt ends where the last message do
   const auto prompt = prompt_after("a<|im_end|>\\nb");
   CHECK(text_of(prompt) == head + "a<|im_end|>\nb");
   CHECK(std::count(prompt.begin(), prompt.end(), text::kImEnd) == 1);
+  // The fault: the message's text is looked for from the end, where the template writes it as well.
+  for (const char* text : {"im_end", "|", "<", "x>"}) CHECK(text_of(prompt_after(text)) == head + text);
+  // What the template writes after a message may be what it says.
+  CHECK(text_of(prompt_after("m_en")) == head + "m_en");
   CHECK(fault_param(server.post("/v1/chat/completions", R"({"continue_final_message":true,"messages":[)"
                                                         R"({"role":"user","content":" "}]})")) ==
         "continue_final_message");

@@ -30,7 +30,7 @@ size_t count(std::string_view text, std::string_view part) {
   return found;
 }
 
-// Faults tried: headers that wait for the first token; a stream begun without an interval for comments.
+// The faults: headers that wait for the first token; a stream begun without an interval for comments.
 TEST_CASE("API-24: headers come at admission, comments while nothing else does, and then the stream as ever") {
   ApiConfig config = ApiServer::default_config();
   config.ping_interval_ms = 50;
@@ -59,7 +59,7 @@ TEST_CASE("API-24: headers come at admission, comments while nothing else does, 
   CHECK(streamed_choice(events_of(server.post("/v1/completions", "{" + fields + "}").body), 0).text == "Hello!");
 }
 
-// Fault tried: the role's chunk sent when the stream begins.
+// The fault: the role's chunk sent when the stream begins.
 TEST_CASE("BEN-03: the chunk with the role comes with the first token, not before") {
   ApiServer server("Hello!");
   server.generator->hold(true);
@@ -79,7 +79,7 @@ TEST_CASE("BEN-03: the chunk with the role comes with the first token, not befor
   client.read_until("[DONE]");
 }
 
-// Fault tried: events kept until three are there.
+// The fault: events kept until three are there.
 TEST_CASE("BEN-04: each event is on its way when it is made: reads carry one event each") {
   constexpr int kTokens = 40;
   EngineServer server;

@@ -129,7 +129,7 @@ TEST_CASE("a call alone has null content; the raw stream gives id, type and name
   CHECK(last != std::string::npos);
 }
 
-// The fault put in: the parser's pieces went out byte by byte as they came, without holding an unfinished character.
+// The fault put in: the parser of calls got each token's own bytes, and held no unfinished character back.
 TEST_CASE("API-01: the arguments of a call stream in whole characters, also from single byte tokens") {
   ToolServer server("<tool_call>{\"name\":\"now\",\"arguments\":{\"t\":\"\xE8\xB5\x8B\xF0\x9F\x98\x80\xC3\xA9\"}}");
   for (size_t per_step : {1, 2, 3}) {
@@ -189,6 +189,12 @@ TEST_CASE("n, logprobs, stop strings, limits and usage beside calls") {
   const JsonValue stopped = server.ask(R"(,"stop":["\"c\""])");
   CHECK(whole_message(stopped) == "|now{");
   CHECK(text_at(stopped, "choices.0.stop_reason") == "\"c\"");
+  CHECK(text_at(stopped, "choices.0.finish_reason") == "stop");  // the fault: "tool_calls", with half of the arguments
+  CHECK(streamed_choice(server.stream(R"(,"stop":["\"c\""])"), 0).finish_reason == "stop");
+  CHECK(text_at(server.ask(R"(,"stop_token_ids":[99])"), "choices.0.finish_reason") == "stop");
+  CHECK(text_at(server.ask(R"(,"stop":["}}"])"), "choices.0.finish_reason") == "stop");
+  CHECK(text_at(server.ask(R"(,"stop":["}}"],"include_stop_str_in_output":true)"), "choices.0.finish_reason") ==
+        "tool_calls");
   CHECK(streamed_message(server.stream(R"(,"stop":["\"c\""])"), 0) == "|now{");
 }
 

@@ -95,7 +95,9 @@ void read_chat_choice(FieldReader& fields, const JsonValue& choice, ToolUse& use
 void add_tool(FieldReader& fields, const GivenTool& given, ToolUse& use) {
   const std::string name_path = given.path + "." + given.name_field;
   const std::string* name = given.name ? given.name->if_string() : nullptr;
-  if (!name) {
+  if (use.tools.size() == kMaxTools) {
+    fields.fail("tools", fmt::format("at most {} are allowed", kMaxTools));
+  } else if (!name) {
     fields.fail(name_path, fmt::format("expected a string, got {}", given.name ? given.name->kind_name() : "nothing"));
   } else if (!is_tool_name(*name)) {
     fields.fail(name_path, fmt::format("expected 1 to {} letters, digits, or any of _-.:/", kMaxToolNameBytes));
@@ -143,9 +145,6 @@ ToolUse read_chat_tools(FieldReader& fields) {
   const JsonValue* tools = fields.get("tools");
   const JsonValue::Array* list = tools ? tools->if_array() : nullptr;
   if (tools && !list) fields.fail_kind("tools", "a list", *tools);
-  if (list && list->size() > kMaxTools) {
-    fields.fail("tools", fmt::format("{} tools, at most {} are allowed", list->size(), kMaxTools));
-  }
   for (size_t i = 0; list && i < list->size() && !fields.has_failed(); ++i) {
     const JsonValue& tool = (*list)[i];
     const std::string path = fmt::format("tools[{}]", i);

@@ -33,7 +33,7 @@ void GatewayLoop::take(Arrival arrival, Nanos now) {
   const handoff::RequestState& state = arrival.state;
   clients_.open(arrival.id, std::move(arrival.sink), static_cast<uint32_t>(state.choices.size()),
                 state.sampling.num_logprobs >= 0, arrival.hides_tokens);
-  metrics_.on_arrival(id, state.prompt.size(), now);
+  metrics_.on_arrival(id, state.prompt.size(), now, arrival.hides_tokens);
   const role::Ask ask{arrival.deadline, arrival.priority, traceparent_of(arrival.trace), std::move(arrival.tenant)};
   timeline_.open(id, arrival.trace, now);
   if (auto taken = policy_.submit(id, std::move(arrival.state), now, ask); !taken) {

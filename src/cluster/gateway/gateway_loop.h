@@ -45,6 +45,7 @@ class GatewayLoop {
   void end_all(const Error& error, handoff::Nanos now);
 
   bool can_serve() const { return policy_.can_serve(); }
+  bool can_serve_extended() const { return policy_.can_serve_extended(); }
   double kv_usage() const;  // of the private parts, 0 to 1
   ClusterStatus status(handoff::Nanos now) const;
 

@@ -43,8 +43,7 @@ class Process final : public GatewayProcess {
 
   Status start() {
     TRY_ASSIGN(NodeStreams streams, NodeStreams::open(config_.rpc, inbox_));
-    loop_ = std::make_unique<GatewayLoop>(config_.policy, std::move(streams), gate_, metrics_,
-                                          config_.spans);
+    loop_ = std::make_unique<GatewayLoop>(config_.policy, std::move(streams), gate_, metrics_, config_.spans);
     look_back();
     watch_ = std::make_unique<registry::RegistryWatch>(registry_, config_.registry_poll_s, [this] { inbox_.wake(); });
     thread_ = std::thread([this] { run(); });
@@ -69,9 +68,7 @@ class Process final : public GatewayProcess {
 
   engine::GeneratorLimits limits() const override {
     engine::GeneratorLimits limits = config_.limits;
-    for (const uint32_t limit : {config_.max_queue_length, config_.max_queued_per_tenant}) {
-      if (limit > 0) limits.max_waiting = limits.max_waiting == 0 ? limit : std::min(limits.max_waiting, limit);
-    }
+    limits.max_waiting = gate_.max_waiting();
     return limits;
   }
 
@@ -127,8 +124,8 @@ class Process final : public GatewayProcess {
       return Error{ErrorCode::kUnavailable, "no node that prefills, or none that decodes, is ready"};
     }
     if (gate_.num_alive() >= config_.policy.max_requests) {
-      return Error{ErrorCode::kUnavailable, "the gateway holds " + std::to_string(config_.policy.max_requests) +
-                                                " requests, and no more"};
+      return Error{ErrorCode::kUnavailable,
+                   "the gateway holds " + std::to_string(config_.policy.max_requests) + " requests, and no more"};
     }
     TRY_ASSIGN(const sched::RequestId id, gate_.enter(request, clock_.now_ns()));
     Arrival arrival;
@@ -144,6 +141,10 @@ class Process final : public GatewayProcess {
               {"trace", trace_id_hex(arrival.trace)}});
     arrival.hides_tokens = request.max_tokens == 0;
     arrival.state = state_of(std::move(request), config_.model_name, config_.limits.max_model_len);
+    if (handoff::is_extended(arrival.state) && !can_serve_extended_.load(std::memory_order_relaxed)) {
+      gate_.end(id);
+      return Error{ErrorCode::kUnavailable, "no node that is ready knows this kind of request yet"};
+    }
     if (!mailbox_.try_push(std::move(arrival))) {
       gate_.end(id);
       return Error{ErrorCode::kUnavailable, "the gateway takes no requests"};
@@ -154,9 +155,8 @@ class Process final : public GatewayProcess {
 
   bool knows(const std::string& node) {
     Lock lock(status_mutex_);
-    return std::ranges::any_of(status_.nodes, [&](const NodeStatus& known) {
-      return known.id == node && known.role != "gateway";
-    });
+    return std::ranges::any_of(status_.nodes,
+                               [&](const NodeStatus& known) { return known.id == node && known.role != "gateway"; });
   }
 
   Status tell_to_drain(const std::string& node) {
@@ -216,6 +216,7 @@ class Process final : public GatewayProcess {
 
   // What other threads may see, as it is now.
   void look_back() {
+    can_serve_extended_.store(loop_->can_serve_extended(), std::memory_order_relaxed);
     can_serve_.store(loop_->can_serve(), std::memory_order_relaxed);
     kv_usage_.store(loop_->kv_usage(), std::memory_order_relaxed);
     ClusterStatus status = loop_->status(clock_.now_ns());
@@ -229,12 +230,12 @@ class Process final : public GatewayProcess {
   engine::AdmissionGate gate_;
   HandoffMetrics metrics_;
   BoundedQueue<Arrival> mailbox_;
-  rpc::RpcInbox inbox_;                 // wakes the thread, whatever there is to do
-  std::unique_ptr<GatewayLoop> loop_;   // of the gateway thread, once that runs
+  rpc::RpcInbox inbox_;                // wakes the thread, whatever there is to do
+  std::unique_ptr<GatewayLoop> loop_;  // of the gateway thread, once that runs
   std::unique_ptr<registry::RegistryWatch> watch_;
   std::thread thread_;
 
-  std::atomic<bool> is_stopping_{false}, can_serve_{false};
+  std::atomic<bool> is_stopping_{false}, can_serve_{false}, can_serve_extended_{false};
   std::atomic<double> kv_usage_{0};
   Mutex status_mutex_;
   ClusterStatus status_ GUARDED_BY(status_mutex_);
@@ -250,9 +251,8 @@ uint64_t random_incarnation() {
 
 }  // namespace
 
-Result<std::unique_ptr<GatewayProcess>> GatewayProcess::start(GatewayProcessConfig config,
-                                                              registry::Registry& registry, const Clock& clock,
-                                                              MetricRegistry& metrics) {
+Result<std::unique_ptr<GatewayProcess>> GatewayProcess::start(GatewayProcessConfig config, registry::Registry& registry,
+                                                              const Clock& clock, MetricRegistry& metrics) {
   if (config.limits.max_model_len == 0 || config.limits.vocab_size == 0) {
     return Error{ErrorCode::kInvalidArgument, "a gateway needs the model's length and vocabulary"};
   }

@@ -200,12 +200,16 @@ TEST_CASE("a request goes through a pair of nodes; its tokens come once, in orde
   CHECK(has_metric(rig, "tandem_token_mismatch_total 0"));
 }
 
-// Fault seen: the request went to the node that does not know what a grammar is, and was answered without it.
+// The fault: the request went to the node that does not know what a grammar is, and was answered without it.
 TEST_CASE("API-21 in a cluster: a request with a grammar goes to no node that is older than grammars") {
   Rig rig;
   rig.add("a0", Role::kMixed, 1, 4, 1);
+  rig.wait_ready({"a0"});
+  sched::Request scoring = request_of(5);
+  scoring.prompt_logprobs = 1;
+  CHECK(rig.refusal(scoring).code == ErrorCode::kUnavailable);  // the fault: it waited, until the queue was full
   rig.add("m1", Role::kMixed);
-  rig.wait_ready({"a0", "m1"});
+  rig.wait_ready({"m1"});
   for (int i = 0; i < 6; ++i) {
     sched::Request request = request_of(5, static_cast<uint64_t>(i));
     request.grammar = sched::Grammar{sched::GrammarKind::kRegex, "a+"};

@@ -144,8 +144,9 @@ HandoffMetrics::HandoffMetrics(MetricRegistry& registry, const std::string& mode
   add(Part::kDecode, "decode", "At the target, from the gate's opening to the last token.");
 }
 
-void HandoffMetrics::on_arrival(const handoff::RequestId& id, uint64_t num_prompt, Nanos now) {
+void HandoffMetrics::on_arrival(const handoff::RequestId& id, uint64_t num_prompt, Nanos now, bool hides_tokens) {
   Times times;
+  times.hides_tokens = hides_tokens;
   times.num_prompt = num_prompt;
   times.arrived = now;
   requests_.emplace(id, times);
@@ -162,7 +163,7 @@ void HandoffMetrics::on_end(const handoff::RequestId& id) {
     vllm_.inference.observe(seconds_of(times.last_token - times.begun));
   }
   if (times.num_output > 1) {
-    learn(seconds_per_output_, seconds_of(times.last_token - times.first_token) / (times.num_output - 1));
+    learn(seconds_per_output_, seconds_of(times.last_output - times.first_output) / (times.num_output - 1));
   }
   requests_.erase(it);
 }
@@ -249,14 +250,18 @@ void HandoffMetrics::on_timings(const role::NodeTimings& told, Nanos now) {
 }
 
 void HandoffMetrics::on_token(const handoff::TokenEntry& entry, Nanos now) {
-  generated_.add();
   const auto it = requests_.find(entry.request);
+  const bool is_hidden = it != requests_.end() && it->second.hides_tokens;
+  if (!is_hidden) generated_.add();
   if (it == requests_.end()) return;
   Times& times = it->second;
   if (times.is_prefilling && times.sampled == 0) {
     times.sampled = now;
   }
-  if (entry.choice == 0) ++times.num_output;
+  if (entry.choice == 0 && !is_hidden) {
+    times.last_output = now;
+    if (times.num_output++ == 0) times.first_output = now;
+  }
   if (times.last_token == 0) {
     // Of a node that says more than there is, no more counts: the sources add up to the prompt whatever it says.
     const uint64_t num_cached = std::min<uint64_t>(entry.num_cached, times.num_prompt);

@@ -44,7 +44,8 @@ class HandoffMetrics {
  public:
   HandoffMetrics(MetricRegistry& registry, const std::string& model_name, double prefill_tokens_per_s);
 
-  void on_arrival(const handoff::RequestId& id, uint64_t num_prompt, handoff::Nanos now);
+  // hides_tokens: the client asks for none, so that its token says nothing of how long answers are.
+  void on_arrival(const handoff::RequestId& id, uint64_t num_prompt, handoff::Nanos now, bool hides_tokens = false);
   void on_moved(const role::RequestMoved& moved, handoff::Nanos now);
   void on_token(const handoff::TokenEntry& entry, handoff::Nanos now);
   void on_timings(const role::NodeTimings& told, handoff::Nanos now);
@@ -64,7 +65,9 @@ class HandoffMetrics {
     uint64_t num_prompt = 0;
     handoff::Nanos arrived = 0, begun = 0, reserving = 0, prefilling = 0, sampled = 0;
     handoff::Nanos first_token = 0, last_token = 0;
-    uint32_t num_output = 0;  // of the first choice
+    uint32_t num_output = 0;  // of the first choice, and when they came
+    handoff::Nanos first_output = 0, last_output = 0;
+    bool hides_tokens = false;
     role::Cause lost_by = role::Cause::kProgress;  // the next token ends the gap
     handoff::Nanos lost_at = 0;                    // the first loss in the gap
     handoff::Attempt attempt = 0, recovering = 0;  // recovering: the newest attempt that goes on after a loss

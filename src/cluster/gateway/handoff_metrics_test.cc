@@ -89,6 +89,17 @@ TEST_CASE("what the gateway admits by: how long answers are, and how fast they c
   }
   CHECK(metrics.mean_output_tokens() == doctest::Approx(21));
   CHECK(metrics.seconds_per_output_token() == doctest::Approx(0.05));
+  // One whose token is not shown says nothing, nor does a choice that goes on for longer than the first.
+  metrics.on_arrival({1, 300}, 10, 0, true);
+  metrics.on_token(token({1, 300}, 0, 0), 50 * kMs);
+  metrics.on_end({1, 300});
+  CHECK(metrics.mean_output_tokens() == doctest::Approx(21));
+  metrics.on_arrival({1, 301}, 10, 0);
+  for (uint32_t i = 0; i < 21; ++i)
+    metrics.on_token(token({1, 301}, i, 0), static_cast<handoff::Nanos>(i + 1) * 50 * kMs);
+  metrics.on_token(token({1, 301}, 21, 0, 1), 900'000 * kMs);
+  metrics.on_end({1, 301});
+  CHECK(metrics.seconds_per_output_token() == doctest::Approx(0.05));
   // One that was refused or cancelled without a token says nothing.
   metrics.on_arrival({1, 200}, 10, 0);
   metrics.on_end({1, 200});
@@ -103,6 +114,28 @@ TEST_CASE("MET-01: the gateway's page is well-formed before anything has happene
   const Page page = page_of(registry);
   CHECK(page.of("kv_cache_usage_perc") == 0.25);
   CHECK(page.of("gpu_cache_usage_perc") == 0.25);
+}
+
+TEST_CASE("the pace of tokens is the first choice's, and what a client does not see is no answer") {
+  // The faults: the time ran to the end of the last choice; scores and embeddings were answers of one token.
+  MetricRegistry registry;
+  HandoffMetrics metrics(registry, "m", 10000);
+  const handoff::RequestId id{1, 1}, hidden{1, 2};
+  metrics.on_arrival(id, 10, 0);
+  metrics.on_token(token(id, 0, 0, 1), 10 * kMs);  // another choice is the first to begin, and the last to end
+  for (uint32_t i = 0; i < 5; ++i) metrics.on_token(token(id, i, 0), (i + 2) * 50 * kMs);
+  for (uint32_t i = 1; i < 50; ++i) metrics.on_token(token(id, i, 0, 1), (i + 10) * 50 * kMs);
+  metrics.on_end(id);
+  CHECK(metrics.mean_output_tokens() == doctest::Approx(5));
+  CHECK(metrics.seconds_per_output_token() == doctest::Approx(0.05));
+  metrics.on_arrival(hidden, 10, 0, true);
+  metrics.on_token(token(hidden, 0, 4), 100 * kMs);
+  metrics.on_end(hidden);
+  CHECK(metrics.mean_output_tokens() == doctest::Approx(5));
+  const Page page = page_of(registry);
+  CHECK(page.of("generation_tokens_total") == 55);
+  CHECK(page.of("prompt_tokens_total") == 20);
+  CHECK(page.of("request_decode_time_seconds_count") == 1);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 namespace tandem::handoff {
 namespace {
 
-constexpr Nanos kRetry = 20 * kMs;      // Waiting, when there are nodes and none has room
-constexpr uint32_t kMoveLag = 2;        // tokens: what a move leaves to be computed anew
+constexpr Nanos kRetry = 20 * kMs;  // Waiting, when there are nodes and none has room
+constexpr uint32_t kMoveLag = 2;    // tokens: what a move leaves to be computed anew
 
 uint32_t left_ms(Nanos deadline, Nanos now) {
   if (deadline == INT64_MAX) return UINT32_MAX;
@@ -67,11 +67,15 @@ void GatewayRequest::start(const Context& context, bool is_target_kept) {
   PlacementQuery wanted = query();
   const std::string holder = holder_.id.empty() ? source_.id : holder_.id;
   wanted.keep_source = holder;
-  if (is_target_kept) wanted.keep_target = target_.id;
-  else if (options_.does_holder_adopt && phase_ == Phase::kDecoding) wanted.keep_target = holder;
+  if (is_target_kept)
+    wanted.keep_target = target_.id;
+  else if (options_.does_holder_adopt && phase_ == Phase::kDecoding)
+    wanted.keep_target = holder;
   const std::optional<Placed> placed = context.placement.place(wanted);
-  if (placed) begin_attempt(*placed, context, true);
-  else if (attempt_ > 0) wait(context);
+  if (placed)
+    begin_attempt(*placed, context, true);
+  else if (attempt_ > 0)
+    wait(context);
 }
 
 void GatewayRequest::wait(const Context& context) {
@@ -90,6 +94,7 @@ void GatewayRequest::queue_again(const Context& context) {
   source_ = target_ = {};
   refused_.clear();
   entered_at_ = asked_at_;
+  waiting_since_ = context.now;
   ++num_refused_;
   retry_pause_ = std::clamp(2 * retry_pause_, kRetry, 10 * kRetry);
   retry_at_ = context.now + retry_pause_;
@@ -117,7 +122,11 @@ void GatewayRequest::begin_attempt(const Placed& placed, const Context& context,
   entered_at_ = context.now;
   touched_.insert(source_.id);
   touched_.insert(target_.id);
-  Reserve reserve{id_, attempt_, source_, shape_of(current_state(), 0, 0), options_.final_tokens,
+  Reserve reserve{id_,
+                  attempt_,
+                  source_,
+                  shape_of(current_state(), 0, 0),
+                  options_.final_tokens,
                   left_ms(options_.deadline, context.now)};
   reserve.traceparent = options_.traceparent;
   if (source_ != target_) {
@@ -157,12 +166,17 @@ void GatewayRequest::on_tick(const Context& context) {
   if (phase_ == Phase::kDone) return;
   if (context.now >= options_.deadline) return end(context, ErrorCode::kDeadline, "the deadline has passed");
   if (phase_ == Phase::kQueued) {
+    // Between upgrades there may be nodes for all others and none for this one: it does not fill the queue for ever.
+    if (!is_extended(state_) || context.placement.has_open_node(true)) waiting_since_ = context.now;
+    if (context.now - waiting_since_ >= context.timing.recovery_deadline) {
+      return end(context, ErrorCode::kUnavailable, "no node knows this kind of request yet");
+    }
     if (context.now >= retry_at_) start(context, false);
     return;
   }
   if (phase_ == Phase::kWaiting) {
     if (is_held(context)) return;
-    if (context.placement.has_open_node()) waiting_since_ = context.now;
+    if (context.placement.has_open_node(is_extended(state_))) waiting_since_ = context.now;
     if (context.now - waiting_since_ >= context.timing.recovery_deadline) {
       return end(context, ErrorCode::kUnavailable, "no node is left to go on with the request");
     }
@@ -184,8 +198,10 @@ void GatewayRequest::check_deadlines(const Context& context) {
     wanted.keep_source = source_.id;
     wanted.not_target.insert(silent);
     const std::optional<Placed> placed = context.placement.place(wanted);
-    if (placed) begin_attempt(*placed, context, true);
-    else wait(context);
+    if (placed)
+      begin_attempt(*placed, context, true);
+    else
+      wait(context);
     return;
   }
   if (phase_ == Phase::kPrefilling) {
@@ -239,8 +255,10 @@ void GatewayRequest::on_mirror_progress(const std::string& node, const MirrorPro
   PlacementQuery wanted = query();
   wanted.keep_source = wanted.keep_target = move_to_->id;
   const std::optional<Placed> placed = context.placement.place(wanted);
-  if (placed && placed->target == *move_to_) begin_attempt(*placed, context, true);
-  else move_to_.reset();
+  if (placed && placed->target == *move_to_)
+    begin_attempt(*placed, context, true);
+  else
+    move_to_.reset();
 }
 
 void GatewayRequest::on_process_died(const NodeRef& process) {
@@ -325,10 +343,10 @@ void GatewayRequest::send_prefill(const ReserveOk& ok, const Context& context) {
   entered_at_ = context.now;
   kv_token_ = ok.kv_token;
   was_prefilled_ = true;
-  send(context, source_.id,
-       Prefill{id_, attempt_, target_, ok.landing, ok.kv_token, ok.have, current_state(),
-               left_ms(options_.deadline, context.now), static_cast<uint32_t>(options_.priority),
-               options_.traceparent});
+  send(
+      context, source_.id,
+      Prefill{id_, attempt_, target_, ok.landing, ok.kv_token, ok.have, current_state(),
+              left_ms(options_.deadline, context.now), static_cast<uint32_t>(options_.priority), options_.traceparent});
 }
 
 // The refusing node made no state, so the same attempt may go to another target.
@@ -371,8 +389,8 @@ void GatewayRequest::on_token(const std::string& node, const TokenEntry& entry, 
   const bool is_late = entry.attempt != attempt_;
   const bool is_from_target = node == target_.id;
   const bool is_first = node == source_.id && !is_from_target;
-  const bool is_wanted = phase_ == Phase::kPrefilling || phase_ == Phase::kDecoding ||
-                         (phase_ == Phase::kReserving && is_from_target);
+  const bool is_wanted =
+      phase_ == Phase::kPrefilling || phase_ == Phase::kDecoding || (phase_ == Phase::kReserving && is_from_target);
   if (!test_only.has_no_attempt_fence && (is_late || !is_wanted || (!is_from_target && !is_first))) {
     ++num_stale_;
     // Dropped. Equal numerics mean that it is the same token, so one that is already out can still be compared.
@@ -385,9 +403,14 @@ void GatewayRequest::on_token(const std::string& node, const TokenEntry& entry, 
   }
   if (is_from_target && !is_late && phase_ != Phase::kDecoding) enter_decoding(context);
   switch (judge_.judge(entry)) {
-    case Verdict::kEmit: context.out.push_back(Emit{entry}); break;
-    case Verdict::kMismatch: ++num_mismatches_; break;
-    case Verdict::kRepeated: break;
+    case Verdict::kEmit:
+      context.out.push_back(Emit{entry});
+      break;
+    case Verdict::kMismatch:
+      ++num_mismatches_;
+      break;
+    case Verdict::kRepeated:
+      break;
     case Verdict::kGap:
       if (!test_only.has_no_attempt_fence) start(context, true);
       return;

@@ -43,12 +43,12 @@ using GatewayActions = std::vector<GatewayAction>;
 // What a request asks of the router.
 struct PlacementQuery {
   RequestId request;
-  bool is_first_attempt = true;     // no node was told to prefill yet: the source must have a credit
+  bool is_first_attempt = true;  // no node was told to prefill yet: the source must have a credit
   HandoffShape shape;
   uint32_t final_tokens = 0;
-  std::string keep_source;          // wanted, when it is still good; empty: any
-  std::string keep_target;          // the same
-  std::set<std::string> not_target; // refused or gave no answer
+  std::string keep_source;           // wanted, when it is still good; empty: any
+  std::string keep_target;           // the same
+  std::set<std::string> not_target;  // refused or gave no answer
   std::set<std::string> not_source;
 };
 struct Placed {
@@ -63,7 +63,7 @@ class Placement {
   virtual std::optional<Placed> place(const PlacementQuery& query) const = 0;
   virtual std::optional<NodeRef> place_holder(const PlacementQuery& query) const = 0;
   virtual std::optional<NodeRef> open_node(const std::string& node) const = 0;  // with a current session
-  virtual bool has_open_node() const = 0;
+  virtual bool has_open_node(bool is_extended) const = 0;          // that knows such a request: handoff::is_extended
   virtual Nanos progressed_at(const std::string& node) const = 0;  // when its step counter last moved
 };
 
@@ -79,9 +79,9 @@ class GatewayRequest {
   struct Options {
     bool is_mirrored = true;
     bool does_holder_adopt = true;
-    uint32_t final_tokens = 0;    // predicted length of the longest choice
-    Nanos deadline = INT64_MAX;   // the client's
-    int32_t priority = 0;         // lower goes first
+    uint32_t final_tokens = 0;     // predicted length of the longest choice
+    Nanos deadline = INT64_MAX;    // the client's
+    int32_t priority = 0;          // lower goes first
     std::string traceparent = {};  // goes to the nodes
   };
 
@@ -131,9 +131,9 @@ class GatewayRequest {
   }
   const TokenJudge& judge() const { return judge_; }
   uint64_t num_mismatches() const { return num_mismatches_; }
-  uint64_t num_stale() const { return num_stale_; }  // tokens that were not of the current attempt
+  uint64_t num_stale() const { return num_stale_; }     // tokens that were not of the current attempt
   const RequestState& state() const { return state_; }  // as it was asked for
-  RequestState current_state() const;  // with the tokens emitted so far
+  RequestState current_state() const;                   // with the tokens emitted so far
 
   // For tests of the harness only: rules left out.
   struct TestOnly {
@@ -170,14 +170,14 @@ class GatewayRequest {
   const Nanos asked_at_;
   Nanos predicted_prefill_ = 0, entered_at_ = 0, retry_at_ = 0, waiting_since_ = 0, mirror_asked_at_ = 0;
   Nanos retry_pause_ = 0;
-  uint32_t num_refused_ = 0;   // attempts that ended with no room anywhere
-  bool was_prefilled_ = false;  // a node was told to
-  std::set<std::string> touched_;       // may hold something of this request
-  std::set<std::string> refused_;       // targets, until the next attempt
-  bool never_fits_ = true;              // all of them said so
+  uint32_t num_refused_ = 0;       // attempts that ended with no room anywhere
+  bool was_prefilled_ = false;     // a node was told to
+  std::set<std::string> touched_;  // may hold something of this request
+  std::set<std::string> refused_;  // targets, until the next attempt
+  bool never_fits_ = true;         // all of them said so
   std::set<std::string> avoided_source_;
-  std::map<NodeRef, bool> broken_with_; // processes whose streams broke while they had its job; true: they died
-  Nanos held_until_ = 0;                // Waiting: not given to another node before it is known which of them died
+  std::map<NodeRef, bool> broken_with_;  // processes whose streams broke while they had its job; true: they died
+  Nanos held_until_ = 0;                 // Waiting: not given to another node before it is known which of them died
   std::optional<NodeRef> move_to_;
   uint64_t num_mismatches_ = 0, num_stale_ = 0;
   uint32_t mirror_lag_ = 0;

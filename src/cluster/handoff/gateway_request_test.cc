@@ -12,13 +12,13 @@ const RequestId kRequest{0, 1};
 class FakePlacement final : public Placement {
  public:
   std::vector<NodeRef> nodes{{"p1", 1}, {"p2", 1}, {"d1", 1}, {"d2", 1}};
-  bool has_credit = true;
+  bool has_credit = true, knows_extended = true, has_room = true;
   Nanos progressed = 0;
   mutable PlacementQuery last;
 
   std::optional<Placed> place(const PlacementQuery& query) const override {
     last = query;
-    if (query.is_first_attempt && !has_credit) return std::nullopt;
+    if (!has_room || (query.is_first_attempt && !has_credit)) return std::nullopt;
     const auto source = pick(query.keep_source, query.not_source, 'p');
     const auto target = pick(query.keep_target, query.not_target, 'd');
     if (!source || !target) return std::nullopt;
@@ -33,7 +33,7 @@ class FakePlacement final : public Placement {
     }
     return std::nullopt;
   }
-  bool has_open_node() const override { return !nodes.empty(); }
+  bool has_open_node(bool is_extended) const override { return !nodes.empty() && (knows_extended || !is_extended); }
   Nanos progressed_at(const std::string&) const override { return progressed; }
 
  private:
@@ -392,6 +392,48 @@ TEST_CASE("a request that two processes died of is not given to a third") {
     h.lose("p1", false);
     CHECK(h.request.phase() == Phase::kReserving);
   }
+}
+
+TEST_CASE("a request of a kind that no node knows yet does not wait for ever; what any node knows does") {
+  // The fault: in a rolling upgrade they filled the queue until it refused everybody.
+  Harness h;
+  h.placement.has_room = false;
+  RequestState state = Harness::prompt();
+  state.prompt_logprobs = 0;
+  GatewayRequest extended(kRequest, state, GatewayRequest::Options(), 0);
+  const auto tick = [&](Nanos by) {
+    h.now += by;
+    h.tick();
+    extended.on_tick(h.context());
+  };
+  SUBCASE("in the queue") {
+    h.placement.knows_extended = false;
+    tick(h.timing.recovery_deadline - 1);
+    h.placement.knows_extended = true;  // one was there, and had no room
+    tick(1);
+    tick(10 * h.timing.recovery_deadline);
+    CHECK(extended.phase() == Phase::kQueued);
+    h.placement.knows_extended = false;
+    tick(h.timing.recovery_deadline - 1);
+    CHECK(extended.phase() == Phase::kQueued);
+    tick(1);
+    CHECK(h.request.phase() == Phase::kQueued);
+  }
+  SUBCASE("its nodes lost, and older ones left") {
+    h.placement.has_room = true;
+    tick(0);
+    h.placement.has_room = false;
+    std::erase_if(h.placement.nodes, [](const NodeRef& n) { return n.id == "d1"; });
+    extended.on_session_closed("d1", false, h.context());
+    CHECK(extended.phase() == Phase::kWaiting);
+    tick(10 * h.timing.recovery_deadline);
+    CHECK(extended.phase() == Phase::kWaiting);
+    h.placement.knows_extended = false;
+    tick(h.timing.recovery_deadline);
+  }
+  CHECK(extended.phase() == Phase::kDone);
+  REQUIRE(h.ended());
+  CHECK(h.ended()->error == ErrorCode::kUnavailable);
 }
 
 }  // namespace

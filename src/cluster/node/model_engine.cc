@@ -10,6 +10,7 @@ using handoff::Finish;
 
 namespace {
 constexpr double kUnknownStep_s = 1;
+constexpr int64_t kLongestMaskWait_ns = 10'000'000'000;
 }  // namespace
 
 ModelEngine::ModelEngine(ModelEngineConfig config, sched::StepExecutor& executor, const Clock& clock,
@@ -353,7 +354,13 @@ std::vector<role::EngineNews> ModelEngine::run_step(StepHost* host) {
   waits_for_masks_ = false;
   plan_decodes(step_);
   plan_prefills(step_);
-  if (step_.batch.items.empty()) return {};
+  if (step_.batch.items.empty()) {
+    const bool is_new = waits_for_masks() && waits_since_ns_.load(std::memory_order_relaxed) == kNoStep;
+    if (is_new) waits_since_ns_.store(clock_.now_ns(), std::memory_order_release);
+    if (!waits_for_masks()) waits_since_ns_.store(kNoStep, std::memory_order_release);
+    return {};
+  }
+  waits_since_ns_.store(kNoStep, std::memory_order_release);
   step_.coming = parts_of(step_);
   for (const role::PartsComputed& parts : step_.coming) step_.requests.insert(parts.request);
   host_ = host;
@@ -377,7 +384,13 @@ std::vector<role::EngineNews> ModelEngine::run_step(StepHost* host) {
 
 role::EngineProgress ModelEngine::progress() const {
   const int64_t began_ns = step_began_ns_.load(std::memory_order_acquire);
-  const int64_t running_ns = began_ns == kNoStep ? 0 : clock_.now_ns() - began_ns;
+  // An engine that waits for a grammar gets on, as one in a step does. Never so long that it is called stuck: all that
+  // others have here would be lost with it, and then at the next node, which compiles the same. The request alone goes
+  // on elsewhere when the wait is too long.
+  const int64_t waits_ns = waits_since_ns_.load(std::memory_order_acquire);
+  int64_t running_ns = began_ns == kNoStep ? 0 : clock_.now_ns() - began_ns;
+  const bool waits = waits_ns != kNoStep && clock_.now_ns() - waits_ns < kLongestMaskWait_ns;
+  if (began_ns == kNoStep && waits) running_ns = 1'000'000;
   return {num_steps_.load(std::memory_order_relaxed), static_cast<uint32_t>(running_ns / 1'000'000),
           step_predicted_ms_.load(std::memory_order_relaxed)};
 }

@@ -57,10 +57,16 @@ class ModelEngine final : private sched::StepObserver {
 
   // A job that is started again replaces the one before.
   void start_prefill(role::StartPrefill start);
-  void stop_prefill(const handoff::RequestId& request) { prefills_.erase(request); }
+  void stop_prefill(const handoff::RequestId& request) {
+    prefills_.erase(request);
+    if (!has_work()) waits_since_ns_.store(kNoStep, std::memory_order_release);
+  }
   void start_decode(role::StartDecode start);
   void extend(const role::ExtendTable& extension);
-  void stop_decode(const handoff::RequestId& request) { decodes_.erase(request); }
+  void stop_decode(const handoff::RequestId& request) {
+    decodes_.erase(request);
+    if (!has_work()) waits_since_ns_.store(kNoStep, std::memory_order_release);
+  }
 
   // The last step left out choices whose grammar is still being compiled: a step a little later may find them ready.
   bool waits_for_masks() const { return waits_for_masks_ && has_work(); }
@@ -148,6 +154,7 @@ class ModelEngine final : private sched::StepObserver {
   std::atomic<uint64_t> num_steps_{0};
   static constexpr int64_t kNoStep = INT64_MIN;
   std::atomic<int64_t> step_began_ns_{kNoStep};
+  std::atomic<int64_t> waits_since_ns_{kNoStep};  // for masks, with nothing else to do
   std::atomic<uint32_t> step_predicted_ms_{0};
 };
 

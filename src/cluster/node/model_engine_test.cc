@@ -344,7 +344,7 @@ TEST_CASE("a grammar holds for prefill and decode as in one piece, and its end i
   for (size_t c = 0; c < 2; ++c) CHECK(four[c] == std::vector<TokenId>(whole[c].begin(), whole[c].begin() + 4));
 }
 
-// Fault seen: the neighbour's decode stood still until the grammar was compiled.
+// The fault: the neighbour's decode stood still until the grammar was compiled.
 TEST_CASE("a choice whose mask is not ready holds up nobody, and has its prompt computed meanwhile") {
   auto is_ready = std::make_shared<bool>(false);
   class LateMask final : public sched::TokenMask {
@@ -381,6 +381,12 @@ TEST_CASE("a choice whose mask is not ready holds up nobody, and has its prompt 
   CHECK(rig.engine.run_step().empty());  // all that is left waits
   CHECK(rig.engine.waits_for_masks());
   CHECK(rig.engine.has_work());
+  // It gets on, if not for ever. The fault: as long as it waited, so that one hard grammar made a stuck engine of it.
+  for (const uint32_t running_ms : {1u, 1u, 0u}) {
+    CHECK(rig.engine.progress().step_running_ms == running_ms);
+    rig.clock.advance_ms(6'000);
+    CHECK(rig.engine.run_step().empty());
+  }
   *is_ready = true;
   std::set<uint64_t> served;
   for (int step = 0; step < 3; ++step) {
@@ -391,6 +397,7 @@ TEST_CASE("a choice whose mask is not ready holds up nobody, and has its prompt 
   }
   CHECK(served == std::set<uint64_t>{1, 3});
   CHECK(!rig.engine.waits_for_masks());
+  CHECK(rig.engine.progress().step_running_ms == 0);
 }
 
 TEST_CASE("a grammar that fails, or that this node does not know, fails its request here and no other") {

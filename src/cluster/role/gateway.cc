@@ -66,8 +66,8 @@ void Gateway::sweep() {
 Status Gateway::submit(RequestId id, RequestState state, Nanos now, Ask ask) {
   if (requests_.size() >= config_.max_requests) return Error{ErrorCode::kExhausted, "the queue is full"};
   if (state.prompt.empty() || state.choices.empty()) return Error{ErrorCode::kInvalidArgument, "an empty prompt"};
-  const GatewayRequest::Options options{config_.is_mirrored, config_.does_holder_adopt, state.max_tokens,
-                                        ask.deadline, ask.priority, std::move(ask.traceparent)};
+  const GatewayRequest::Options options{config_.is_mirrored, config_.does_holder_adopt, state.max_tokens, ask.deadline,
+                                        ask.priority,        std::move(ask.traceparent)};
   auto request = std::make_unique<GatewayRequest>(id, std::move(state), options, now);
   request->test_only = {test_only.has_no_attempt_fence, test_only.has_no_new_attempt};
   if (!requests_.emplace(id, std::move(request)).second) return Error{ErrorCode::kInvalidArgument, "the id is in use"};
@@ -183,9 +183,8 @@ void Gateway::on_beat(const std::string& node, NodeLink& link, const Beat& beat,
 
 void Gateway::on_batch(const std::string& node, const TokenBatch& batch, Nanos now, GatewayOuts& out) {
   for (const TokenEntry& entry : batch.entries) {
-    with_request(entry.request, now, out, Cause::kProgress, [&](GatewayRequest& request, const auto& context) {
-      request.on_token(node, entry, context);
-    });
+    with_request(entry.request, now, out, Cause::kProgress,
+                 [&](GatewayRequest& request, const auto& context) { request.on_token(node, entry, context); });
   }
 }
 
@@ -208,20 +207,23 @@ void Gateway::on_stream_message(const std::string& node, uint64_t stream, const 
   } else if (const auto* timings = std::get_if<Timings>(&message)) {
     if (is_current) out.push_back(NodeTimings{node, *timings});
   } else if (const auto* first = std::get_if<First>(&message)) {
-    with_request(first->entry.request, now, out, Cause::kProgress, [&](GatewayRequest& request, const auto& context) {
-      request.on_token(node, first->entry, context);
-    });
+    with_request(first->entry.request, now, out, Cause::kProgress,
+                 [&](GatewayRequest& request, const auto& context) { request.on_token(node, first->entry, context); });
   } else {
     RequestId id;
     Cause cause = Cause::kProgress;
-    if (const auto* ok = std::get_if<ReserveOk>(&message)) id = ok->request;
-    else if (const auto* no = std::get_if<ReserveNo>(&message)) id = no->request, cause = Cause::kFailed;
-    else if (const auto* running = std::get_if<Running>(&message)) id = running->request;
-    else if (const auto* failed = std::get_if<XferFailed>(&message)) id = failed->request, cause = Cause::kTransfer;
-    else if (const auto* error = std::get_if<Failed>(&message)) id = error->request, cause = Cause::kFailed;
-    with_request(id, now, out, cause, [&](GatewayRequest& request, const auto& context) {
-      request.on_message(node, message, context);
-    });
+    if (const auto* ok = std::get_if<ReserveOk>(&message))
+      id = ok->request;
+    else if (const auto* no = std::get_if<ReserveNo>(&message))
+      id = no->request, cause = Cause::kFailed;
+    else if (const auto* running = std::get_if<Running>(&message))
+      id = running->request;
+    else if (const auto* failed = std::get_if<XferFailed>(&message))
+      id = failed->request, cause = Cause::kTransfer;
+    else if (const auto* error = std::get_if<Failed>(&message))
+      id = error->request, cause = Cause::kFailed;
+    with_request(id, now, out, cause,
+                 [&](GatewayRequest& request, const auto& context) { request.on_message(node, message, context); });
   }
   sweep();
 }
@@ -230,8 +232,7 @@ void Gateway::note_death(const NodeLink& link) {
   for (const auto& [id, request] : requests_) request->on_process_died(link.hello.from);
 }
 
-void Gateway::on_stream_closed(const std::string& node, uint64_t stream, Nanos now, GatewayOuts& out,
-                               bool is_refused) {
+void Gateway::on_stream_closed(const std::string& node, uint64_t stream, Nanos now, GatewayOuts& out, bool is_refused) {
   const auto it = links_.find(node);
   if (it == links_.end() || it->second.stream != stream || it->second.state == LinkState::kClosed) return;
   if (is_refused) note_death(it->second);
@@ -260,8 +261,10 @@ void Gateway::suspect(const std::string& node, Nanos now, GatewayOuts& out, Caus
 // A dead node's record may stay for long: its address is tried ever more rarely.
 void Gateway::close(NodeLink& link, Nanos now) {
   const Timing& timing = config_.timing;
-  if (link.state == LinkState::kOpen) link.lost_at = now;
-  else link.reopen_pause = std::clamp(2 * link.reopen_pause, timing.reopen, std::max(timing.reopen, timing.reopen_max));
+  if (link.state == LinkState::kOpen)
+    link.lost_at = now;
+  else
+    link.reopen_pause = std::clamp(2 * link.reopen_pause, timing.reopen, std::max(timing.reopen, timing.reopen_max));
   link.state = LinkState::kClosed;
   link.retry_at = now + std::max(timing.reopen, link.reopen_pause);
 }
@@ -316,6 +319,7 @@ void Gateway::move(const RequestId& id, Nanos now, GatewayOuts& out) {
   if (it == requests_.end() || it->second->is_moving()) return;
   if (it->second->phase() != GatewayRequest::Phase::kDecoding) return;
   PlacementQuery query;
+  query.request = id;  // not to a node that does not know all of it
   query.is_first_attempt = false;
   query.not_target.insert(it->second->target().id);
   const std::optional<Placed> placed = place(query);
@@ -334,8 +338,10 @@ void Gateway::tick_requests(Nanos now, GatewayOuts& out) {
   const auto tick = [](GatewayRequest& request, const auto& context) { request.on_tick(context); };
   Lanes lanes;
   for (const auto& [id, request] : requests_) {
-    if (request->phase() != GatewayRequest::Phase::kQueued) with_request(id, now, out, Cause::kTimeout, tick);
-    else lanes[tenants_.at(id)].emplace_back(request->queue_rank(config_.priority_step), id);
+    if (request->phase() != GatewayRequest::Phase::kQueued)
+      with_request(id, now, out, Cause::kTimeout, tick);
+    else
+      lanes[tenants_.at(id)].emplace_back(request->queue_rank(config_.priority_step), id);
   }
   for (auto& [tenant, queued] : lanes) std::sort(queued.rbegin(), queued.rend());
   tick_queue(std::move(lanes), now, out);
@@ -392,8 +398,8 @@ std::string Gateway::dump() const {
   }
   for (const auto& [id, request] : requests_) {
     text += "  " + std::to_string(id.low) + " phase " + std::to_string(static_cast<int>(request->phase())) + " a" +
-            std::to_string(request->attempt()) + " " + request->source().id + ">" + request->target().id +
-            " holder " + request->holder().id + "\n";
+            std::to_string(request->attempt()) + " " + request->source().id + ">" + request->target().id + " holder " +
+            request->holder().id + "\n";
   }
   return text;
 }

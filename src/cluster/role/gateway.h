@@ -59,8 +59,8 @@ struct NodeTimings {  // a node has measured
   std::string node;
   handoff::Timings timings;
 };
-using GatewayOut = std::variant<OpenStream, CloseStream, SendNode, DeliverToken, RequestEnded, RequestMoved,
-                                NodeTimings>;
+using GatewayOut =
+    std::variant<OpenStream, CloseStream, SendNode, DeliverToken, RequestEnded, RequestMoved, NodeTimings>;
 using GatewayOuts = std::vector<GatewayOut>;
 
 // How a request is to be treated; its state says what is to be done.
@@ -74,8 +74,8 @@ struct Ask {
 struct GatewayConfig {
   handoff::NodeRef self;
   handoff::Timing timing;
-  size_t max_requests = 4096;      // over it a new one is refused
-  double prefill_tokens_per_s = 10000;  // for deadlines; at least what a loaded node does
+  size_t max_requests = 4096;                  // over it a new one is refused
+  double prefill_tokens_per_s = 10000;         // for deadlines; at least what a loaded node does
   handoff::Nanos ramp = 10000 * handoff::kMs;  // a new node's weight goes from 10 to 100 %
   bool is_mirrored = true, does_holder_adopt = true;
   handoff::Nanos priority_step = 10000 * handoff::kMs;  // a level of priority counts as so much later an arrival
@@ -96,20 +96,20 @@ struct NodeLink {
   handoff::Beat beat;
   handoff::BeatGaps gaps;
   handoff::Nanos opened_at = 0, retry_at = 0, progressed_at = 0;
-  handoff::Nanos lost_at = 0;  // when its last session ended
-  bool was_silent = false;    // its last session ended by suspicion
-  handoff::Nanos reopen_pause = 0;  // after the last try that brought no Hello; 0: there was none
-  bool is_draining = false;   // its own word or the operator's
-  bool is_retired = false;    // its record has gone: no new work
-  bool is_removed = false;    // and nothing is open: forgotten as soon as no request knows it
+  handoff::Nanos lost_at = 0;             // when its last session ended
+  bool was_silent = false;                // its last session ended by suspicion
+  handoff::Nanos reopen_pause = 0;        // after the last try that brought no Hello; 0: there was none
+  bool is_draining = false;               // its own word or the operator's
+  bool is_retired = false;                // its record has gone: no new work
+  bool is_removed = false;                // and nothing is open: forgotten as soon as no request knows it
   std::optional<uint64_t> stuck_in_step;  // it was called stuck in this step
-  uint32_t patience = 1;             // doubles when an engine that was called stuck ends its step all the same
+  uint32_t patience = 1;                  // doubles when an engine that was called stuck ends its step all the same
   handoff::Nanos stuck_backoff = 0;  // a stuck engine's node speaks well and does nothing: it is asked ever more rarely
   uint32_t num_prefills = 0, num_decodes = 0;  // this gateway's, by role in their pairs
   uint32_t num_requests = 0;                   // this gateway's that may have something here
   uint64_t prefill_tokens = 0;                 // of num_prefills
   std::optional<router::NodeIndex> router_index;
-  handoff::Nanos told_at = 0;                  // when it got work that no beat has shown yet; 0: none
+  handoff::Nanos told_at = 0;  // when it got work that no beat has shown yet; 0: none
 };
 
 class Gateway final : public handoff::Placement {
@@ -150,13 +150,15 @@ class Gateway final : public handoff::Placement {
   void suspect(const std::string& node, handoff::Nanos now, GatewayOuts& out, Cause cause = Cause::kSilence);
 
   // A node that may prefill and one that may decode take new work, by their roles.
-  bool can_serve() const;
+  bool can_serve() const { return can_serve_with(0); }
+  // The same of nodes that know extended requests (handoff::is_extended).
+  bool can_serve_extended() const { return can_serve_with(handoff::kProtoExtendedRequests); }
 
   // Placement
   std::optional<handoff::Placed> place(const handoff::PlacementQuery& query) const override;
   std::optional<handoff::NodeRef> place_holder(const handoff::PlacementQuery& query) const override;
   std::optional<handoff::NodeRef> open_node(const std::string& node) const override;
-  bool has_open_node() const override;
+  bool has_open_node(bool is_extended) const override;
   handoff::Nanos progressed_at(const std::string& node) const override;
 
   const std::map<handoff::RequestId, std::unique_ptr<handoff::GatewayRequest>>& requests() const { return requests_; }
@@ -210,6 +212,7 @@ class Gateway final : public handoff::Placement {
   // What the router says, when it has something to say.
   std::optional<std::optional<handoff::Placed>> route(const handoff::PlacementQuery& query) const;
   bool may_serve(const NodeLink& link) const;
+  bool can_serve_with(uint32_t least_proto) const;
   bool knows_all_of(const NodeLink& link, const handoff::RequestId& request) const;
 
   static constexpr double kTenantStart = 512;  // tokens; TenantShares
@@ -217,9 +220,9 @@ class Gateway final : public handoff::Placement {
   GatewayConfig config_;
   std::map<std::string, NodeLink> links_;
   std::map<handoff::RequestId, std::unique_ptr<handoff::GatewayRequest>> requests_;  // in the order of their ids
-  std::map<handoff::RequestId, Work> work_;  // of each of requests_
-  std::map<handoff::RequestId, std::string> tenants_;  // the same
-  TenantShares shares_;                                // in prompt tokens
+  std::map<handoff::RequestId, Work> work_;                                          // of each of requests_
+  std::map<handoff::RequestId, std::string> tenants_;                                // the same
+  TenantShares shares_;                                                              // in prompt tokens
   handoff::BadPairs bad_pairs_;
   mutable std::optional<LinkRouter> router_;  // remembers its choices, which are asked for by const functions
   mutable std::optional<handoff::RequestId> no_room_for_;  // what the router has just said it of

@@ -70,8 +70,8 @@ void Gateway::check_invariants() const {
     if (work.target != nullptr) ++counts[work.target].decodes;
   }
   for (const auto& [node, link] : links_) {
-    TANDEM_CHECK((counts[&link] ==
-                  Counts{link.num_prefills, link.num_decodes, link.num_requests, link.prefill_tokens}));
+    TANDEM_CHECK(
+        (counts[&link] == Counts{link.num_prefills, link.num_decodes, link.num_requests, link.prefill_tokens}));
     const auto is_here = [&, &name = node](const auto& r) {
       return r.second->phase() != GatewayRequest::Phase::kDone && r.second->involves(name);
     };
@@ -90,10 +90,10 @@ bool Gateway::knows_all_of(const NodeLink& link, const RequestId& request) const
   return it == requests_.end() || !is_extended(it->second->state());
 }
 
-bool Gateway::can_serve() const {
+bool Gateway::can_serve_with(uint32_t least_proto) const {
   bool can_prefill = false, can_decode = false;
   for (const auto& [node, link] : links_) {
-    if (!may_serve(link)) continue;
+    if (!may_serve(link) || link.hello.proto < least_proto) continue;
     can_prefill |= link.hello.role != Role::kDecode;
     can_decode |= link.hello.role != Role::kPrefill;
   }
@@ -115,9 +115,11 @@ std::optional<NodeRef> Gateway::open_node(const std::string& node) const {
   return it->second.hello.from;
 }
 
-bool Gateway::has_open_node() const {
-  return std::any_of(links_.begin(), links_.end(),
-                     [](const auto& link) { return link.second.state == LinkState::kOpen; });
+bool Gateway::has_open_node(bool is_extended) const {
+  return std::any_of(links_.begin(), links_.end(), [is_extended](const auto& link) {
+    const bool knows_it = !is_extended || link.second.hello.proto >= kProtoExtendedRequests;
+    return link.second.state == LinkState::kOpen && knows_it;
+  });
 }
 
 Nanos Gateway::progressed_at(const std::string& node) const {

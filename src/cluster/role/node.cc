@@ -40,8 +40,8 @@ void Node::on_hello(const std::string& gateway, uint64_t stream, const Hello& he
   }
   last_beat_[gateway] = {now, false};
   send_to_gateway(gateway,
-                  Hello{1, config_.self, hello.session, config_.fingerprint, config_.role, config_.role_epoch,
-                        config_.pool.num_blocks, config_.credits, kv_.num_private()},
+                  Hello{kProtoExtendedRequests, config_.self, hello.session, config_.fingerprint, config_.role,
+                        config_.role_epoch, config_.pool.num_blocks, config_.credits, kv_.num_private()},
                   out);
 }
 

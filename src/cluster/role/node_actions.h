@@ -87,7 +87,7 @@ struct PartsComputed {
 struct Sampled {
   handoff::RequestId request;
   handoff::Attempt attempt = 0;
-  std::vector<handoff::TokenEntry> first;  // of each unfinished choice
+  std::vector<handoff::TokenEntry> first;     // of each unfinished choice
   handoff::Nanos began_at = 0, ended_at = 0;  // the first step with the prompt; the one that sampled
 };
 struct StepTokens {  // of one request in one step
@@ -104,6 +104,7 @@ using EngineNews = std::variant<PartsComputed, Sampled, StepTokens, JobFailed>;
 
 struct EngineProgress {
   uint64_t step_seq = 0;
+  // 0: none runs. 1 also while all there is waits for grammars to be compiled: the engine gets on.
   uint32_t step_running_ms = 0, step_predicted_ms = 0;
 };
 

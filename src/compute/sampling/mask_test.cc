@@ -112,8 +112,11 @@ TEST_CASE("a mask and bans that leave nothing are an error of this row, in words
   const auto none = sampled(logits, params, mask_of(64, {9, 10}));
   REQUIRE(!none);
   CHECK(none.error().code == ErrorCode::kInvalidArgument);
-  CHECK(none.error().message == "the grammar and the request's bans leave no token to choose");
+  CHECK(none.error().message == "what the request bans and allows leaves no token to choose");
   CHECK(!sampled(logits, {}, std::vector<uint32_t>(2)));
+  for (TokenId token = 0; token < 64; ++token) params.banned.push_back(token);
+  CHECK(sampled(logits, params, {}).error().code == ErrorCode::kInvalidArgument);
+  params.banned = {9, 10};
   CHECK(sampled(logits, params, mask_of(64, {9, 11}))->token == 11);
 }
 

@@ -28,8 +28,8 @@ Result<Row> changed_row(std::span<const float> logits, const SamplingParams& par
   auto changed_max = checked_max(scratch.values);
   if (changed_max) return Row{scratch.values, *changed_max};
   const auto is_out = [](float value) { return value == -INFINITY; };
-  if (!history.allowed.empty() && std::ranges::all_of(scratch.values, is_out)) {
-    return Error{ErrorCode::kInvalidArgument, "the grammar and the request's bans leave no token to choose"};
+  if (std::ranges::all_of(scratch.values, is_out)) {  // the model's own were good
+    return Error{ErrorCode::kInvalidArgument, "what the request bans and allows leaves no token to choose"};
   }
   return std::move(changed_max).error().during("after penalties and bans");
 }

@@ -84,7 +84,9 @@ TEST_CASE("only allowed tokens are drawn, and never the last token of a bad word
   CHECK(!refusal(params, 5).empty());
   params.allowed = {1};
   Scratch scratch;
-  CHECK(!sample(logits, params, {}, 0, scratch));  // nothing is left
+  const auto none_left = sample(logits, params, {}, 0, scratch);
+  REQUIRE(!none_left);
+  CHECK(none_left.error().code == ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("SMP-01: a tiny temperature is greedy, also with masked tokens and exact ties") {

@@ -43,6 +43,10 @@ Result<std::shared_ptr<ssl::context>> open_tls(const TlsFiles& files) {
     return wrong("private key", files.private_key,
                  is_other ? "is not that of " + files.certificate : "holds no PEM key without a password");
   }
+  // A key of another type than the certificate's is taken until here, and then no handshake works.
+  if (SSL_CTX_check_private_key(native) != 1) {
+    return wrong("private key", files.private_key, "is not that of " + files.certificate);
+  }
   return context;
 }
 

@@ -54,6 +54,7 @@ struct Shared {
   Handler handler;
   std::shared_ptr<net::ssl::context> tls;  // null: plain HTTP
   std::atomic<bool> is_draining{false};
+  std::atomic<size_t> num_body_bytes{0};  // of all bodies being read
   mutable Mutex mutex;
   CondVar changed;
   size_t num_connections GUARDED_BY(mutex) = 0;
@@ -97,6 +98,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool feed_once();  // false: more bytes are needed, or may not be used yet
   bool has_too_many_fields() const;
   void new_parser();
+  std::string target_path() const;  // of the request being read, as far as it is there
+  bool count_body(size_t num_bytes);
   void dispatch();
   void fail(int status, std::string_view message);
   void append_head(int status, const Headers& headers, std::string_view framing);
@@ -129,6 +132,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t num_discarded_ = 0;
 
   uint64_t id_ = 0;  // of the current request
+  std::string path_;
+  size_t num_body_bytes_ = 0;  // of the body being read, as counted in Shared::num_body_bytes
   bool is_head_ = false, keeps_alive_ = true, is_http10_ = false, is_streaming_ = false;
   StreamIdle idle_;
   TimePoint last_output_;

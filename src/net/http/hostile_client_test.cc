@@ -63,6 +63,37 @@ TEST_CASE("a head that arrives a byte at a time ends at its own time, however st
   CHECK(serves_others(bench));
 }
 
+TEST_CASE("all bodies being read have a limit together: the one over it is 503, and what has ended counts no more") {
+  // The faults: nothing is counted; a body that is done, broken off or refused stays counted.
+  HttpServerConfig config;
+  config.body_limit_bytes = 1000;
+  config.bodies_limit_bytes = 1500;
+  Bench bench(config);
+  const auto part = [](RawClient& client, size_t size_bytes) {
+    client.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n" + std::string(size_bytes, 'a'));
+  };
+  for (int round = 0; round < 3; ++round) {
+    // Nobody of the last round is left.
+    CHECK(comes([&] { return bench.server->num_connections() == 0; }));
+    RawClient first(bench.server->port());
+    part(first, 900);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it is there before the second
+    RawClient second(bench.server->port());
+    part(second, 900);
+    CHECK(read_answer(second).status == 503);
+    first.send(std::string(100, 'b'));
+    CHECK(read_answer(first).status == 200);
+    RawClient leaves(bench.server->port());
+    part(leaves, 900);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  CHECK(comes([&] { return bench.server->num_connections() == 0; }));
+  CHECK(serves_others(bench));
+  RawClient last(bench.server->port());
+  part(last, 1000);
+  CHECK(read_answer(last).status == 200);
+}
+
 TEST_CASE("a body that arrives a byte at a time is 408 at its own time") {
   HttpServerConfig config;
   config.body_timeout_ms = 200;

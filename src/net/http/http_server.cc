@@ -107,8 +107,10 @@ net::awaitable<void> Connection::read_loop() {
     const auto buffer = net::buffer(chunk_);
     error_code error;
     size_t size = 0;
-    if (stream_.is_tls()) std::tie(error, size) = co_await stream_.tls().async_read_some(buffer, kAwait);
-    else std::tie(error, size) = co_await stream_.socket().async_read_some(buffer, kAwait);
+    if (stream_.is_tls())
+      std::tie(error, size) = co_await stream_.tls().async_read_some(buffer, kAwait);
+    else
+      std::tie(error, size) = co_await stream_.socket().async_read_some(buffer, kAwait);
     if (error) {
       on_read_end(error == net::error::eof || error == net::ssl::error::stream_truncated);
       co_return;
@@ -171,6 +173,8 @@ bool Connection::feed_once() {
     fail(413, "the request's body is too large");
   else if (error && error != beast_http::error::need_more)
     fail(400, "not HTTP/1.1: " + error.message());
+  else if (parser_->is_header_done() && !count_body(parser_->get().body().size()))
+    fail(503, "too many bodies are being sent at once");
   else if ((parser_->is_header_done() && phase_ == Phase::kHeader) || parser_->is_done()) {
     if (has_too_many_fields()) fail(431, "the request has too many header fields");
   }
@@ -191,13 +195,29 @@ bool Connection::feed_once() {
   return used > 0;
 }
 
+std::string Connection::target_path() const {
+  const auto target = parser_->get().target();
+  const std::string_view text(target.data(), target.size());
+  return percent_decoded(text.substr(0, text.find('?')));
+}
+
+// The body being read has so many bytes now. Nobody has asked yet who sends it, so all of them together have a limit.
+// False: over it.
+bool Connection::count_body(size_t num_bytes) {
+  const size_t before = std::exchange(num_body_bytes_, num_bytes);
+  const size_t total = shared_->num_body_bytes.fetch_add(num_bytes - before) + num_bytes - before;
+  return num_bytes <= before || total <= shared_->config.bodies_limit_bytes;
+}
+
 void Connection::dispatch() {
+  path_ = target_path();
+  count_body(0);
   auto message = parser_->release();
   HttpRequest request;
   request.method = std::string(message.method_string());
   const std::string_view target(message.target().data(), message.target().size());
   const size_t question = target.find('?');
-  request.path = percent_decoded(target.substr(0, question));
+  request.path = path_;
   if (question != std::string_view::npos) request.query = std::string(target.substr(question + 1));
   for (const auto& field : message) request.headers.emplace_back(field.name_string(), field.value());
   request.body = std::move(message.body());
@@ -282,7 +302,8 @@ void Connection::abandon(uint64_t id) {
   if (is_streaming_)
     lose();
   else
-    send(id, 500, {{"Content-Type", "application/json"}}, shared_->config.error_body(500, "no answer was given"));
+    send(id, 500, {{"Content-Type", "application/json"}},
+         shared_->config.error_body(500, "no answer was given", path_));
 }
 
 void Connection::finish_answer() {
@@ -294,13 +315,14 @@ void Connection::finish_answer() {
 }
 
 void Connection::fail(int status, std::string_view message) {
+  count_body(0);
   is_head_ = is_http10_ = keeps_alive_ = false;
   ++id_;
   phase_ = Phase::kAnswering;
   is_streaming_ = false;
   Headers headers = {{"Content-Type", "application/json"}};
   if (status == 503) headers.emplace_back("Retry-After", "1");
-  send(id_, status, headers, shared_->config.error_body(status, message));
+  send(id_, status, headers, shared_->config.error_body(status, message, target_path()));
 }
 
 void Connection::flush() {
@@ -360,6 +382,7 @@ void Connection::close() {
   if (phase_ == Phase::kClosed) return;
   phase_ = Phase::kClosed;
   ++id_;
+  count_body(0);
   pending_.clear();
   error_code ignored;
   stream_.socket().close(ignored);

@@ -96,7 +96,7 @@ TEST_CASE("requests over a limit or not HTTP get an answer that says so, then th
   HttpServerConfig config;
   config.header_limit_bytes = 1000;
   config.body_limit_bytes = 1000;
-  config.error_body = [](int status, std::string_view) { return "E" + std::to_string(status); };
+  config.error_body = [](int status, std::string_view, std::string_view) { return "E" + std::to_string(status); };
   Bench bench(config);
   const auto answer_to = [&](const std::string& bytes) {
     RawClient client(bench.server->port());
@@ -118,6 +118,29 @@ TEST_CASE("requests over a limit or not HTTP get an answer that says so, then th
   CHECK(answer_to("POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc") == 400);
   CHECK(answer_to("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n") == 400);
   CHECK(fetch(bench.server->port(), "GET", "/echo?ok").status == 200);
+}
+
+TEST_CASE("an error that the server finds knows the request's path, where that has come") {
+  // The fault: an empty path from fail(), or from abandon().
+  HttpServerConfig config;
+  config.body_limit_bytes = 10;
+  config.body_timeout_ms = 200;
+  config.error_body = [](int status, std::string_view, std::string_view path) {
+    return std::to_string(status) + " at " + std::string(path);
+  };
+  Bench bench(config);
+  const auto answer_to = [&](const std::string& bytes) {
+    RawClient client(bench.server->port());
+    client.send(bytes);
+    return read_answer(client).body;
+  };
+  CHECK(answer_to("POST /v1/%6dessages?x=/y HTTP/1.1\r\nContent-Length: 11\r\n\r\n") == "413 at /v1/messages");
+  CHECK(answer_to("POST /slow HTTP/1.1\r\nContent-Length: 5\r\n\r\na") == "408 at /slow");
+  CHECK(answer_to("nonsense\r\n\r\n") == "400 at ");
+  RawClient client(bench.server->port());
+  client.send("GET /dropped HTTP/1.1\r\n\r\n");
+  bench.next().writer.reset();
+  CHECK(read_answer(client).body == "500 at /dropped");
 }
 
 TEST_CASE("a request that trickles in too slowly gets 408, an idle connection is closed silently") {
@@ -254,8 +277,9 @@ TEST_CASE("connections over the limit are refused with 503") {
 }
 
 TEST_CASE("the router answers 404, 405 with Allow, OPTIONS, and HEAD as GET without a body") {
-  Router router(
-      [](int status, std::string_view message) { return std::to_string(status) + " " + std::string(message); });
+  Router router([](int status, std::string_view message, std::string_view path) {
+    return std::to_string(status) + " " + std::string(message) + (path == "/at/path" ? " at its path" : "");
+  });
   const Handler hello = [](HttpRequest request, auto writer) { writer->send(200, {}, "hello " + request.path); };
   router.add("GET", "/hello", hello);
   router.add("GET", "/any/*", hello);
@@ -267,6 +291,7 @@ TEST_CASE("the router answers 404, 405 with Allow, OPTIONS, and HEAD as GET with
   CHECK(fetch(port, "GET", "/hello?x=y").body == "hello /hello");
   CHECK(fetch(port, "GET", "/any/org%2Fname").body == "hello /any/org/name");
   CHECK(fetch(port, "GET", "/nothing").body == "404 unknown path /nothing");
+  CHECK(fetch(port, "GET", "/at/pat%68?x").body == "404 unknown path /at/path at its path");
   const RawAnswer wrong = fetch(port, "POST", "/hello", "{}");
   CHECK(wrong.status == 405);
   CHECK(wrong.header("Allow") == "OPTIONS, GET, HEAD");

@@ -25,7 +25,7 @@ std::string http_date() {
 
 }  // namespace
 
-std::string default_error_body(int status, std::string_view message) {
+std::string default_error_body(int status, std::string_view message, std::string_view) {
   JsonWriter json;
   json.begin_object().key("error").begin_object().key("message").string(message).key("code").integer(status);
   return json.end_object().end_object().take();

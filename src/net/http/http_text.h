@@ -7,7 +7,7 @@
 namespace tandem::http {
 
 // {"error":{"message","code"}}
-std::string default_error_body(int status, std::string_view message);
+std::string default_error_body(int status, std::string_view message, std::string_view path = {});
 
 // "HTTP/1.1 200 OK" and the Date header.
 void append_status_line(std::string& out, std::string_view version, int status);

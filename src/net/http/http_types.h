@@ -60,8 +60,9 @@ class ResponseWriter {
 // Called on an I/O thread: must not wait.
 using Handler = std::function<void(HttpRequest, std::shared_ptr<ResponseWriter>)>;
 
-// Body of an error that the server itself finds (400, 408, 413, 431, 503, ...), as application/json.
-using ErrorBody = std::function<std::string(int status, std::string_view message)>;
+// Body of an error that the server itself finds (400, 408, 413, 431, 503, ...), as application/json. path: the
+// request's, as HttpRequest has it; empty where it is not known yet.
+using ErrorBody = std::function<std::string(int status, std::string_view message, std::string_view path)>;
 
 std::string_view reason_phrase(int status);
 

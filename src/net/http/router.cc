@@ -19,7 +19,7 @@ void Router::operator()(HttpRequest request, std::shared_ptr<ResponseWriter> wri
   const Headers json = {{"Content-Type", "application/json"}};
   const Methods* methods = find(request.path);
   if (!methods) {
-    writer->send(404, json, error_body_(404, "unknown path " + request.path));
+    writer->send(404, json, error_body_(404, "unknown path " + request.path, request.path));
     return;
   }
   // The server leaves out the body of an answer to HEAD.
@@ -36,7 +36,8 @@ void Router::operator()(HttpRequest request, std::shared_ptr<ResponseWriter> wri
   }
   Headers headers = json;
   headers.emplace_back("Allow", allowed);
-  writer->send(405, headers, error_body_(405, request.path + " does not take " + request.method + ", only " + allowed));
+  const std::string message = request.path + " does not take " + request.method + ", only " + allowed;
+  writer->send(405, headers, error_body_(405, message, request.path));
 }
 
 }  // namespace tandem::http

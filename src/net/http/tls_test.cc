@@ -25,6 +25,7 @@ struct Certificate {
       run("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout " + path(which, "key") +
           " -out " + path(which, "crt") + " -days 2 -subj /CN=x -addext subjectAltName=IP:127.0.0.1");
     }
+    run("openssl genrsa -out " + path("rsa", "key") + " 2048");
     run("openssl ec -in " + path("ours", "key") + " -aes256 -passout pass:secret -out " + path("locked", "key"));
   }
   ~Certificate() { (void)!system(("rm -r " + folder).c_str()); }
@@ -180,6 +181,8 @@ TEST_CASE("files that do not go together are refused by name before anything lis
   CHECK(fault({crt, crt}) == "private key " + crt + " holds no PEM key without a password");
   CHECK(fault({crt, made.path("other", "key")}) ==
         "private key " + made.path("other", "key") + " is not that of " + crt);
+  // The fault: only keys of the certificate's own type are compared.
+  CHECK(fault({crt, made.path("rsa", "key")}) == "private key " + made.path("rsa", "key") + " is not that of " + crt);
   const std::string locked = made.path("locked", "key");
   CHECK(fault({crt, locked}) == "private key " + locked + " holds no PEM key without a password");
 }

@@ -28,6 +28,7 @@ sched::QueueView AdmissionGate::view_for(const std::string& tenant) const {
   view.tenant_share = own / all;
   view.seconds_per_prefill_token = pace_.seconds_per_prefill_token;
   view.mean_output_tokens = pace_.mean_output_tokens;
+  view.is_idle = tickets_.empty();
   // Steps as they will be once what waits has its seats; and seats come free no faster than answers end.
   const uint32_t num_rows = std::min(pace_.num_seats, pace_.num_running + num_queued_ + 1);
   view.step_seconds = pace_.step_seconds;
@@ -41,7 +42,7 @@ sched::QueueView AdmissionGate::view_for(const std::string& tenant) const {
 Status AdmissionGate::check_room(const std::string& tenant) const {
   Lock lock(mutex_);
   if (is_closed_) return Error{ErrorCode::kUnavailable, "the server is shutting down"};
-  return policy_.check_room(view_for(tenant), 0, weight_of(tenant));
+  return policy_.check_room(view_for(tenant), 0, tenant);
 }
 
 Result<sched::RequestId> AdmissionGate::enter(const sched::Request& request, int64_t now_ns) {

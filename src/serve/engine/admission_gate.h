@@ -47,6 +47,7 @@ class AdmissionGate {
   // False when `timeout_s` passed and some request is still alive.
   bool wait_empty(double timeout_s) const;
 
+  uint32_t max_waiting() const { return policy_.max_waiting(); }
   uint32_t num_queued() const;
   uint32_t num_alive() const;
 

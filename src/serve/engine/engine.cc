@@ -101,9 +101,7 @@ bool Engine::reset_prefix_cache() {
 GeneratorLimits Engine::limits() const {
   GeneratorLimits limits{scheduler_.admission().max_sequence_tokens(), config_.vocab_size, config_.max_logprobs,
                          config_.max_choices};
-  for (const uint32_t limit : {config_.sched.max_queue_length, config_.sched.max_queued_per_tenant}) {
-    if (limit > 0) limits.max_waiting = limits.max_waiting == 0 ? limit : std::min(limits.max_waiting, limit);
-  }
+  limits.max_waiting = gate_.max_waiting();
   return limits;
 }
 
@@ -244,7 +242,10 @@ void Engine::publish(sched::Update update) {
       std::ranges::any_of(update.deltas, [](const sched::ChoiceDelta& delta) { return !delta.tokens.empty(); });
   open.times.scheduled_ns = update.scheduled_ns;
   for (const sched::ChoiceDelta& delta : update.deltas) {
-    if (delta.choice == 0) open.num_tokens += static_cast<uint32_t>(delta.tokens.size());
+    if (delta.choice != 0 || delta.tokens.empty()) continue;
+    open.last_ns = clock_.now_ns();
+    if (open.num_tokens == 0) open.first_ns = open.last_ns;
+    open.num_tokens += static_cast<uint32_t>(delta.tokens.size());
   }
   if (has_tokens && open.times.first_token_ns == 0) open.times.first_token_ns = clock_.now_ns();
   open.sink->publish(std::move(update));
@@ -258,7 +259,7 @@ void Engine::publish(sched::Update update) {
 
 void Engine::learn_pace(const Open& ended) {
   if (ended.num_tokens < 2) return;
-  const double seconds = static_cast<double>(ended.times.end_ns - ended.times.first_token_ns) * 1e-9;
+  const double seconds = static_cast<double>(ended.last_ns - ended.first_ns) * 1e-9;
   const double per_token = seconds / (ended.num_tokens - 1);
   seconds_per_output_ += (seconds_per_output_ == 0 ? 1 : 0.1) * (per_token - seconds_per_output_);
 }

@@ -68,7 +68,8 @@ class Engine final : public Generator {
   struct Open {
     std::shared_ptr<sched::TokenSink> sink;
     RequestTimes times;
-    uint32_t num_tokens = 0;  // of the first choice
+    uint32_t num_tokens = 0;  // of the first choice, and when they came
+    int64_t first_ns = 0, last_ns = 0;
   };
   struct Thread;
   struct DumpSlot;

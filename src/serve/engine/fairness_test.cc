@@ -126,6 +126,7 @@ TEST_CASE("one key cannot fill the queue: it is told 429, and others still come 
       if (!world.ask(std::move(request))) return num_taken;
     }
   };
+  CHECK(world.engine.limits().max_waiting == 80);  // and so long may a list of prompts be
   CHECK(fill("a") == 80);
   CHECK(world.refusal.code == ErrorCode::kExhausted);
   CHECK(world.engine.check_room("a").error().code == ErrorCode::kExhausted);

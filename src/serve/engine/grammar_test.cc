@@ -95,7 +95,7 @@ TEST_CASE("a grammar that fails in the middle ends its request with its words, a
   CHECK(bench.metrics.exposition().find("tandem_request_failures_total 2\n") != std::string::npos);
 }
 
-// Fault seen: the request was taken and answered without its grammar.
+// The fault: the request was taken and answered without its grammar.
 TEST_CASE("API-21 over the engine: a grammar that nothing would enforce is refused") {
   Bench bench;
   Request request = request_of(1, 5);

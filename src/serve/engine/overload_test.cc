@@ -197,6 +197,29 @@ TEST_CASE("a slow spell that nobody foresaw: what cannot be in time any more cos
   CHECK(ask(999, 10'000));
 }
 
+TEST_CASE("predictions that were right once lock nobody out: with nothing under way a request shows how it is now") {
+  VirtualEngine world(overload_config({}));
+  for (uint32_t i = 0; i < 4; ++i) {  // a slow spell, and long answers of several choices
+    sched::Request request = world.request(20, 300, i);
+    request.num_choices = 3;
+    REQUIRE(world.ask(std::move(request)));
+  }
+  world.cost = {200, 1, 20};
+  world.run_until(200'000);
+  world.cost = {};
+  const auto ask = [&](uint32_t seed) {
+    sched::Request request = world.request(20, 10, seed);
+    request.deadline_ns = static_cast<int64_t>((world.now_ms() + 300) * 1e6);
+    auto told = world.ask(std::move(request));
+    world.run_until(world.now_ms() + 1'000);
+    return told;
+  };
+  for (uint32_t i = 0; i < 40; ++i) REQUIRE(ask(100 + i));  // the fault: the first is refused, and so is every other
+  const auto last = ask(200);
+  REQUIRE(last);
+  CHECK(last->is_served());
+}
+
 TEST_CASE("OVL-01: of five thousand at once the queue takes as many as it may, the others are refused at once") {
   EngineConfig config = virtual_config();
   config.sched.max_num_seqs = 4;
@@ -276,6 +299,62 @@ TEST_CASE("those who are refused together are told to come back at different tim
   for (uint32_t i = 0; i < 3; ++i) REQUIRE(world.ask(world.request(8, 20, i)));
   world.run_until(4'000'060);
   CHECK(world.engine.load().retry_after_s <= 1.5);
+}
+
+TEST_CASE("the pace of tokens is one choice's, however long another goes on") {
+  // The fault: the first choice's tokens by the time until the last choice's end.
+  VirtualEngine world;
+  world.executor.set_next_token([](const sched::BatchItem& item) -> TokenId {
+    const size_t num_output = item.tokens.size() - item.num_prompt_tokens;
+    return item.sampling->choice == 0 && num_output >= 2 ? 2 : 20;
+  });
+  for (uint32_t i = 0; i < 10; ++i) {
+    sched::Request request = world.request(20 + 10 * i, 300, i);
+    request.num_choices = 2;
+    request.ignore_eos = false;
+    REQUIRE(world.ask(std::move(request)));
+    world.run_until(world.now_ms() + 2'000);
+  }
+  REQUIRE(world.engine.load().num_running == 0);
+  REQUIRE(world.ask(world.request(20, 50, 100)));
+  world.run_until(world.now_ms() + 20);
+  sched::Request quick = world.request(20, 10, 101);  // eleven steps of some 3 ms
+  quick.deadline_ns = static_cast<int64_t>((world.now_ms() + 150) * 1e6);
+  const auto told = world.ask(std::move(quick));
+  REQUIRE(told);
+  world.run_until(world.now_ms() + 1'000);
+  CHECK(told->is_served());
+}
+
+TEST_CASE("long answers of long ago do not shut out short deadlines for ever") {
+  // The faults: the gate went by what it had learned with nobody there to teach it better, and so did the scheduler.
+  VirtualEngine world;
+  for (uint32_t i = 0; i < 6; ++i) {
+    REQUIRE(world.ask(world.request(20 + 30 * i, 400, i)));
+    world.run_until(world.now_ms() + 3'000);
+  }
+  const auto ask = [&world](uint32_t seed) {
+    sched::Request request = world.request(30, 400, seed);
+    request.ignore_eos = false;
+    request.deadline_ns = static_cast<int64_t>((world.now_ms() + 300) * 1e6);
+    world.executor.set_script(request.prompt, {20, 21, 2});
+    return world.ask(std::move(request));
+  };
+  REQUIRE(world.engine.load().num_running == 0);
+  for (uint32_t i = 0; i < 60; ++i) {
+    const auto probe = ask(100 + i);
+    REQUIRE(probe);
+    if (i == 0) CHECK(!ask(1000));  // one at a time, as long as it looks as if they were late
+    world.run_until(world.now_ms() + 1'000);
+    CHECK(probe->is_served());
+  }
+  // They were short, so it is known now that several can be in time.
+  const auto first = ask(2000), second = ask(2001);
+  REQUIRE(first);
+  REQUIRE(second);
+  world.run_until(world.now_ms() + 1'000);
+  CHECK(first->is_served());
+  CHECK(second->is_served());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -174,9 +175,12 @@ Status ModelRunner::pool_rows(Step& step, const sched::Batch& batch, sched::Step
     TRY(read_normed(step, std::span(step.pooled_rows).subspan(begin, count)));
     for (size_t i = 0; i < count; ++i) {
       const auto* values = reinterpret_cast<const float*>(step.host_normed.data() + i * hidden_row_bytes_);
-      std::vector<double>& sum = outcome.items[step.pooled_items[begin + i]].pooled;
-      sum.resize(config_.hidden, 0.0);
-      for (uint32_t column = 0; column < config_.hidden; ++column) sum[column] += values[column];
+      sched::ItemOutcome& item = outcome.items[step.pooled_items[begin + i]];
+      item.pooled.resize(config_.hidden, 0.0);
+      for (uint32_t column = 0; column < config_.hidden; ++column) item.pooled[column] += values[column];
+      const auto is_finite = [](float value) { return std::isfinite(value); };
+      if (item.error || std::all_of(values, values + config_.hidden, is_finite)) continue;
+      item.error = Error{ErrorCode::kInternal, "the model computed a value that is not finite for this embedding"};
     }
   }
   return Done{};

@@ -23,6 +23,9 @@ AdmissionPolicy::AdmissionPolicy(const SchedulerConfig& config) : config_(config
   max_prompt_tokens_ = clamp_u32(shared_blocks * config.block_size);
   const uint64_t pool_tokens = static_cast<uint64_t>(config.num_blocks) * config.block_size;
   max_sequence_tokens_ = std::min(config.max_model_len, clamp_u32(pool_tokens + 1));
+  double all = 0;
+  for (const auto& [tenant, weight] : config.tenant_weights) all += weight > 0 ? weight : 1;
+  if (all > 0) mean_weight_ = all / static_cast<double>(config.tenant_weights.size());
 }
 
 uint32_t AdmissionPolicy::max_output(const Request& request) const {
@@ -55,7 +58,23 @@ Status AdmissionPolicy::check_fits(const Request& request) const {
 
 double AdmissionPolicy::weight_of(const std::string& tenant) const {
   const auto found = config_.tenant_weights.find(tenant);
-  return found == config_.tenant_weights.end() || found->second <= 0 ? 1 : found->second;
+  return (found == config_.tenant_weights.end() || found->second <= 0 ? 1 : found->second) / mean_weight_;
+}
+
+// Of the share as of the limits. A list of more prompts than this could never be taken.
+uint32_t AdmissionPolicy::max_waiting() const {
+  uint32_t most = 0;
+  const auto bound = [&most](uint32_t limit) {
+    if (limit > 0) most = most == 0 ? limit : std::min(most, limit);
+  };
+  bound(config_.max_queue_length);
+  bound(config_.max_queued_per_tenant);
+  if (config_.tenant_weights.size() < 2 || config_.max_queue_length == 0) return most;
+  for (const auto& [tenant, weight] : config_.tenant_weights) {
+    const double part = kShareOfFree * weight_of(tenant);
+    bound(std::max(static_cast<uint32_t>(part / (1 + part) * config_.max_queue_length), 1u));
+  }
+  return most;
 }
 
 // What waits leaves as fast as prompts are computed or as fast as seats come free, whichever is slower. A tenant waits
@@ -70,7 +89,9 @@ double AdmissionPolicy::predicted_wait_s(const QueueView& view) {
   return std::max(tokens * view.seconds_per_prefill_token, requests * view.seconds_per_start);
 }
 
-Status AdmissionPolicy::check_room(const QueueView& view, uint64_t num_prompt_tokens, double tenant_weight) const {
+Status AdmissionPolicy::check_room(const QueueView& view, uint64_t num_prompt_tokens,
+                                   const std::string& tenant) const {
+  const double tenant_weight = weight_of(tenant);
   const uint64_t num_max = config_.max_queue_length, tokens_max = config_.max_queued_tokens;
   const auto is_over_share = [&](uint64_t held, uint64_t asked, uint64_t all, uint64_t limit) {
     if (limit == 0 || held == 0 || config_.tenant_weights.size() < 2) return false;
@@ -104,14 +125,14 @@ Status AdmissionPolicy::check_room(const QueueView& view, uint64_t num_prompt_to
 }
 
 Status AdmissionPolicy::check_load(const Request& request, const QueueView& view, int64_t now_ns) const {
-  TRY(check_room(view, request.prompt.size(), weight_of(request.tenant)));
+  TRY(check_room(view, request.prompt.size(), request.tenant));
   if (request.deadline_ns == 0) return Done{};
   // How much a model says is not known: as much as it did lately, or what the request allows.
   const double output = std::min<double>(request.max_tokens, view.mean_output_tokens);
   const double prefill_s = static_cast<double>(request.prompt.size()) * view.seconds_per_prefill_token;
   const double needed_s = kCaution * (predicted_wait_s(view) + prefill_s + (1 + output) * view.step_seconds);
   const double left_s = static_cast<double>(request.deadline_ns - now_ns) * 1e-9;
-  if (left_s <= 0 || needed_s > left_s) {
+  if (left_s <= 0 || (needed_s > left_s && !view.is_idle)) {
     return Error{ErrorCode::kExhausted, "the deadline cannot be met: the answer takes " + std::to_string(needed_s) +
                                             " s, " + std::to_string(std::max(left_s, 0.0)) + " s are left"};
   }

@@ -21,6 +21,9 @@ struct QueueView {
   double tenant_share = 1;               // of what leaves the queue: its weight by that of all tenants that wait
   double seconds_per_start = 0;          // between requests that leave the queue, while there is one; 0: not known yet
   double mean_output_tokens = 0;         // that requests lately had; 0: not known yet
+  // Nothing is under way. Predictions come from requests that ended, and may be of another time: with nobody here they
+  // refuse nobody, else a wrong one would never be put right.
+  bool is_idle = false;
 };
 
 class AdmissionPolicy {
@@ -32,13 +35,16 @@ class AdmissionPolicy {
 
   // kExhausted when this tenant has its share of the queue, kUnavailable when the queue is full: by requests, by prompt
   // tokens or by the time until all of it has begun. A request without tokens asks for any room at all.
-  Status check_room(const QueueView& view, uint64_t num_prompt_tokens, double tenant_weight) const;
+  Status check_room(const QueueView& view, uint64_t num_prompt_tokens, const std::string& tenant) const;
 
   // The same, and kExhausted when the deadline cannot be met.
   Status check_load(const Request& request, const QueueView& view, int64_t now_ns) const;
 
   // Until a request of this tenant that comes now begins.
   static double predicted_wait_s(const QueueView& view);
+
+  // Requests of one tenant that may wait at once, at most; 0: no limit.
+  uint32_t max_waiting() const;
 
   // The longest sequence (prompt + output): the last token needs no KV.
   uint32_t max_sequence_tokens() const { return max_sequence_tokens_; }
@@ -47,9 +53,10 @@ class AdmissionPolicy {
   uint32_t max_output(const Request& request) const;
 
  private:
-  double weight_of(const std::string& tenant) const;
+  double weight_of(const std::string& tenant) const;  // 1: as much as the mean
 
   SchedulerConfig config_;
+  double mean_weight_ = 1;
   uint32_t max_prompt_tokens_;  // that the shared part holds
   uint32_t max_sequence_tokens_;
 };

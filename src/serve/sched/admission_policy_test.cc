@@ -86,5 +86,48 @@ TEST_CASE("a deadline that the predicted time does not meet is refused") {
   CHECK(!policy.check_load(request, {0, 0, 0, 0, 0}, 1'000'000'000));
 }
 
+TEST_CASE("an idle server tries what it predicts to be late, but not what is late already") {
+  // The fault: what is predicted is learned from what is admitted, so one slow spell shut the door for ever.
+  const AdmissionPolicy policy(small_config());
+  QueueView view{0, 0, 0, 0.001, 0.05};
+  view.mean_output_tokens = 1000;
+  Request request = request_of(100, 5000);
+  request.deadline_ns = 1'500'000'000;
+  CHECK(policy.check_load(request, view, 1'000'000'000).error().code == ErrorCode::kExhausted);
+  view.is_idle = true;
+  CHECK(policy.check_load(request, view, 1'000'000'000));
+  CHECK(policy.check_load(request, view, 1'500'000'000).error().code == ErrorCode::kExhausted);
+}
+
+// How many requests of the tenant an empty queue takes.
+uint32_t taken_of(const AdmissionPolicy& policy, const std::string& tenant) {
+  uint32_t count = 0;
+  for (QueueView view; policy.check_room(view, 0, tenant); view.tenant_queued = view.num_queued = count) ++count;
+  return count;
+}
+
+TEST_CASE("weights are relative: the same share of the queue whatever all of them are multiplied by") {
+  // The faults: with weights of 0.1 a key got a quarter of the queue, with 100 all of it; a list as long as the queue
+  // passed the limits and was refused each time it came.
+  SchedulerConfig config;
+  config.max_queue_length = 100;
+  for (const double scale : {0.01, 1.0, 37.5}) {
+    config.tenant_weights = {{"a", scale}, {"b", scale}, {"c", scale}};
+    CHECK(taken_of(AdmissionPolicy(config), "a") == 80);
+    config.tenant_weights = {{"a", scale}, {"b", 3 * scale}};
+    const AdmissionPolicy policy(config);
+    CHECK(taken_of(policy, "a") == 67);
+    CHECK(taken_of(policy, "b") == 86);
+    CHECK(policy.max_waiting() <= 67);
+    CHECK(policy.max_waiting() >= 66);
+  }
+  config.tenant_weights = {{"a", 1}};
+  CHECK(AdmissionPolicy(config).max_waiting() == 100);
+  config.max_queued_per_tenant = 7;
+  CHECK(AdmissionPolicy(config).max_waiting() == 7);
+  config.max_queue_length = config.max_queued_per_tenant = 0;
+  CHECK(AdmissionPolicy(config).max_waiting() == 0);
+}
+
 }  // namespace
 }  // namespace tandem::sched

@@ -11,9 +11,9 @@ namespace tandem::sched {
 
 struct CountedMaskRule {
   uint32_t vocab = 1000;
-  uint32_t num_tokens = 1u << 30;         // then it is over
-  std::optional<uint32_t> mask_fails_at;  // with so many tokens committed
-  std::optional<uint32_t> commit_fails_at;
+  uint32_t num_tokens = 1u << 30;              // then it is over
+  std::optional<uint32_t> mask_fails_at = {};  // with so many tokens committed
+  std::optional<uint32_t> commit_fails_at = {};
   uint32_t* num_masks = nullptr;  // computed ones are counted here
 };
 

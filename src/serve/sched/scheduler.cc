@@ -145,15 +145,17 @@ std::vector<Update> Scheduler::expire(int64_t now_ns) {
     if (is_hopeless(*requests_.at(id), now_ns)) hopeless.push_back(id);
   }
   for (const RequestId id : hopeless) {
+    mean_output_tokens_ *= 0.9;  // what it was judged by: were that wrong, nobody would be left to show it
     updates.push_back(*fail(id, {ErrorCode::kDeadline, "the request waited so long that its deadline cannot be met"}));
   }
   return updates;
 }
 
-// Also when it went first and alone, and said no more than most do.
+// Also when it went first, and said no more than most do. One that is alone costs nobody a step, and shows how long
+// steps take now.
 bool Scheduler::is_hopeless(const RequestState& state, int64_t now_ns) const {
   constexpr double kBenefitOfDoubt = 0.8;  // of predictions
-  if (state.scheduled_ns != 0 || !cost_.is_ready()) return false;
+  if (state.scheduled_ns != 0 || requests_.size() == 1 || !cost_.is_ready()) return false;
   const double left_s = static_cast<double>(state.request.deadline_ns - now_ns) * 1e-9;
   const double output = std::min<double>(state.end.max_tokens, mean_output_tokens_);
   cost::StepShape decode;

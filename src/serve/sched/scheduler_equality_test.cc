@@ -136,7 +136,7 @@ TEST_CASE("SCH-04: prompt logprobs are whole in whatever chunks") {
   CHECK(chunked.answer(b).tokens == whole.answer(a).tokens);
 }
 
-// Faults tried: logprobs published chunk by chunk; those of the newest chunk kept alone; the prompt sampled after every
+// The faults: logprobs published chunk by chunk; those of the newest chunk kept alone; the prompt sampled after every
 // chunk.
 TEST_CASE("SCH-04: a scored prompt that steps pass over says nothing before it is whole, and then all of it") {
   for (const uint32_t max_tokens : {0u, 3u}) {

@@ -147,5 +147,23 @@ TEST_CASE("threads use their own constraints of one engine at once") {
   CHECK(wrong == std::vector<int>(4, 0));
 }
 
+// The fault: a model that likes blanks wrote them until its limit was reached, and the answer was no JSON.
+TEST_CASE("a JSON value has blanks between its parts, but not without end") {
+  const ConstraintEngine engine = small_engine();
+  for (const char* schema : {R"({"type":"object"})", "true", R"({"type":"object","x-guidance":{"lenient":true}})"}) {
+    Constraint c = must(engine.compile(GrammarKind::kJsonSchema, schema));
+    must(c.commit({'{'}));
+    size_t num_blanks = 0;
+    while (num_blanks < 1000 && must(c.validate({' '})) == 1) {
+      must(c.commit({' '}));
+      ++num_blanks;
+    }
+    CHECK(num_blanks == 24);
+    CHECK(must(c.validate({'}'})) == 1);
+  }
+  CHECK(!engine.compile(GrammarKind::kJsonSchema,
+                        R"({"type":"array","uniqueItems":true,"x-guidance":{"lenient":true}})"));
+}
+
 }  // namespace
 }  // namespace tandem::text

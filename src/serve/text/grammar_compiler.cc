@@ -172,12 +172,7 @@ class GrammarCompiler::Mask final : public sched::TokenMask {
 
  private:
   Status compute() {
-    if (!constraint_) {
-      TRY_ASSIGN(Constraint copy, entry_->copy());
-      constraint_.emplace(std::move(copy));
-      words_.resize(entry_->num_mask_words());
-      TRY(take_noted());
-    }
+    if (!constraint_) TRY(begin());
     const int64_t begin_ns = meters_->clock.now_ns();
     Status done =
         within_budget([this] { return constraint_->mask(words_.data(), words_.size()); }, meters_->mask_failures);
@@ -185,8 +180,21 @@ class GrammarCompiler::Mask final : public sched::TokenMask {
     return done;
   }
 
+  // A copy of a large grammar counts as work; tokens that came elsewhere were paid for there.
+  Status begin() {
+    const int64_t begin_ns = meters_->work_clock.now_ns();
+    TRY_ASSIGN(Constraint copy, entry_->copy());
+    constraint_.emplace(std::move(copy));
+    words_.resize(entry_->num_mask_words());
+    TRY(charge(begin_ns));
+    Status replayed = noted_.empty() ? Status(Done{}) : constraint_->commit(noted_);
+    noted_.clear();
+    if (replayed) return Done{};
+    meters_->commit_failures.add();
+    return std::move(replayed).error().during("the grammar failed in the middle of an answer");
+  }
+
   Status take_noted() {
-    if (noted_.empty()) return Done{};
     Status done = within_budget([this] { return constraint_->commit(noted_); }, meters_->commit_failures);
     noted_.clear();
     return done;
@@ -200,6 +208,10 @@ class GrammarCompiler::Mask final : public sched::TokenMask {
       failures.add();
       return std::move(done).error().during("the grammar failed in the middle of an answer");
     }
+    return charge(begin_ns);
+  }
+
+  Status charge(int64_t begin_ns) {
     const double took_s = seconds_since(meters_->work_clock, begin_ns);
     if (took_s > meters_->slow_s) *slow_work_s_ += took_s;
     if (*slow_work_s_ <= meters_->budget_s) return Done{};
@@ -273,15 +285,18 @@ bool GrammarCompiler::is_known(const sched::Grammar& grammar) const {
 
 TokenMaskMaker GrammarCompiler::masks_ahead(const sched::Grammar& grammar) {
   std::shared_ptr<Entry> entry = entry_of(grammar);
-  if (!entry->is_compiled()) {
-    Lock lock(mutex_);
-    if (!thread_ && !is_stopping_) thread_.emplace([this] { run(); });
-  }
+  if (!entry->is_compiled()) begin();
   const bool is_ahead = entry->is_compiled() || wanted_.try_push(entry);  // too much is wanted: as masks_of()
-  return make_masks(std::move(entry), is_ahead);
+  return make_masks(std::move(entry), is_ahead, meters_);
+}
+
+void GrammarCompiler::begin() {
+  Lock lock(mutex_);
+  if (!thread_ && !is_stopping_) thread_.emplace([this] { run(); });
 }
 
 void GrammarCompiler::run() {
+  static_cast<void>(engine_->get());
   for (;;) {
     const auto entries = wanted_.wait_drain(kIdleWait_s);
     for (const std::shared_ptr<Entry>& entry : entries) {
@@ -296,8 +311,19 @@ void GrammarCompiler::run() {
   }
 }
 
-TokenMaskMaker GrammarCompiler::make_masks(std::shared_ptr<Entry> entry, bool is_ahead) {
-  return [entry = std::move(entry), is_ahead, meters = meters_, slow_work_s = std::make_shared<double>(0)] {
+TokenMaskMaker GrammarCompiler::masks_of(const sched::Grammar& grammar) {
+  return make_masks(entry_of(grammar), false, meters_);
+}
+
+Result<std::function<TokenMaskMaker()>> GrammarCompiler::compile(const sched::Grammar& grammar) {
+  const std::shared_ptr<Entry> entry = entry_of(grammar);
+  TRY(entry->compile());
+  return std::function<TokenMaskMaker()>([entry, meters = meters_] { return make_masks(entry, false, meters); });
+}
+
+TokenMaskMaker GrammarCompiler::make_masks(std::shared_ptr<Entry> entry, bool is_ahead,
+                                           std::shared_ptr<Meters> meters) {
+  return [entry = std::move(entry), is_ahead, meters = std::move(meters), slow_work_s = std::make_shared<double>(0)] {
     return std::make_unique<Mask>(entry, is_ahead, meters, slow_work_s);
   };
 }

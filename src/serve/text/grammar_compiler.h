@@ -37,7 +37,7 @@ struct GrammarConfig {
   const Clock* work_clock = nullptr;  // of a thread's own work, so that a busy machine ends nobody; null: the system's
 };
 
-using TokenMaskMaker = std::function<std::unique_ptr<sched::TokenMask>()>;
+using TokenMaskMaker = std::function<std::unique_ptr<sched::TokenMask>()>;  // one request's: a mask for each choice
 
 class GrammarCompiler {
  public:
@@ -48,15 +48,20 @@ class GrammarCompiler {
   // Compiles in this thread what is not kept. kInvalidArgument says what is wrong with the grammar, or that this model
   // cannot have any.
   Status check(const sched::Grammar& grammar);
+  // The same, and what makes the masks of any number of requests. It holds the compiled grammar: nobody who has it
+  // compiles again, however many grammars come meanwhile.
+  Result<std::function<TokenMaskMaker()>> compile(const sched::Grammar& grammar);
   // check() would return at once.
   bool is_known(const sched::Grammar& grammar) const;
 
   // Makes the masks of one request's choices, which share its budget. A mask compiles at its first use what is not
   // kept; what is wrong comes as its error.
-  TokenMaskMaker masks_of(const sched::Grammar& grammar) { return make_masks(entry_of(grammar), false); }
+  TokenMaskMaker masks_of(const sched::Grammar& grammar);
   // The same, where the caller's thread has no time to compile: that begins at once on a thread of its own, and the
   // masks are not ready until it is done.
   TokenMaskMaker masks_ahead(const sched::Grammar& grammar);
+  // Begins that thread and with it the engine, so that the first grammar does not wait for it.
+  void begin();
 
  private:
   struct Meters;
@@ -65,7 +70,7 @@ class GrammarCompiler {
   class Mask;
   using Key = std::pair<sched::GrammarKind, std::string>;
 
-  TokenMaskMaker make_masks(std::shared_ptr<Entry> entry, bool is_ahead);
+  static TokenMaskMaker make_masks(std::shared_ptr<Entry> entry, bool is_ahead, std::shared_ptr<Meters> meters);
   std::shared_ptr<Entry> entry_of(const sched::Grammar& grammar);
   void forget_oldest() REQUIRES(mutex_);
   void run();

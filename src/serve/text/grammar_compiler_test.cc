@@ -118,10 +118,12 @@ TEST_CASE("a grammar that comes again is not compiled again, as long as it is ke
   CHECK(bench.grammars.is_known(number(1)));
   CHECK(!bench.grammars.is_known({GrammarKind::kLark, number(1).source}));
   const auto held = bench.grammars.masks_of(number(1));
+  const auto kept = must(bench.grammars.compile(number(1)));
   for (int i = 2; i <= 4; ++i) must(bench.grammars.check(number(i)));
   CHECK(!bench.grammars.is_known(number(1)));
   CHECK(bench.grammars.is_known(number(2)));
   CHECK(allowed_of(*held()) == std::vector<TokenId>{'a'});  // whoever has it keeps it
+  CHECK(allowed_of(*kept()()) == std::vector<TokenId>{'a'});
   CHECK(bench.has_metric("tandem_grammar_compile_seconds_count 4"));
 
   config.max_kept = 100;
@@ -163,7 +165,7 @@ TEST_CASE("slow tokens are added up over a request's choices, and end it over it
   CHECK(tokens_until_error(masks(1)) == 1000);  // never slow
   clock.step_ns = 10'000'000;
   const int one = tokens_until_error(masks(1));
-  CHECK(one >= 2);
+  CHECK(one >= 1);
   CHECK(one <= 6);
   CHECK(tokens_until_error(masks(2)) <= one + 1);  // not each its own budget
   CHECK(bench.has_metric(R"(tandem_grammar_failures_total{stage="budget"} 2)"));
@@ -228,6 +230,36 @@ TEST_CASE("API-21: parts of JSON schema that cannot be enforced are refused by n
     REQUIRE(!status);
     CHECK(status.error().code == ErrorCode::kInvalidArgument);
     CHECK_MESSAGE(status.error().message.find(name) != std::string::npos, status.error().message);
+  }
+}
+
+TEST_CASE("a choice's copy of the grammar is on its request's account, what came before the first mask is not") {
+  // The faults: copies of a large grammar for a hundred choices cost the request nothing; a request that went on after
+  // a node's death paid for its tokens twice.
+  TickingClock clock;
+  clock.step_ns = 10'000'000;
+  GrammarConfig config;
+  config.work_clock = &clock;
+  config.slow_s = 0.005;
+  const Grammar many{GrammarKind::kRegex, "a*"};
+  SUBCASE("copies") {
+    config.budget_s = 0.045;
+    Bench bench(config);
+    const TokenMaskMaker make = bench.grammars.masks_of(many);
+    std::vector<std::unique_ptr<sched::TokenMask>> masks;
+    while (masks.size() < 100) {
+      masks.push_back(make());
+      if (!masks.back()->allowed()) break;
+    }
+    CHECK(masks.size() == 3);  // 20 ms each
+  }
+  SUBCASE("tokens from before") {
+    config.budget_s = 0.025;
+    Bench bench(config);
+    const auto mask = bench.grammars.masks_of(many)();
+    for (int i = 0; i < 50; ++i) must(mask->commit('a'));
+    must(mask->allowed());
+    CHECK(!mask->commit('a'));  // from here on they are
   }
 }
 

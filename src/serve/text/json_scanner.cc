@@ -1,19 +1,74 @@
 #include "serve/text/json_scanner.h"
 
+#include <algorithm>
 #include <cctype>
+#include <cstdlib>
+#include <limits>
 
 #include "base/json.h"
 
 namespace tandem::text {
 namespace {
 
-constexpr size_t kMaxScalarBytes = 64;
+constexpr size_t kMaxScalarBytes = 4096;  // of a number; JSON has no limit
+
+// Takes digits off the beginning; false where there are none.
+bool skip_digits(std::string_view& text) {
+  const size_t num = std::min(text.find_first_not_of("0123456789"), text.size());
+  text.remove_prefix(num);
+  return num > 0;
+}
+
+// By the grammar of RFC 8259 alone, however large the number.
+bool is_scalar(std::string_view text) {
+  if (text == "true" || text == "false" || text == "null") return true;
+  if (text.starts_with('-')) text.remove_prefix(1);
+  if (text.starts_with('0'))
+    text.remove_prefix(1);
+  else if (!skip_digits(text))
+    return false;
+  if (text.starts_with('.')) {
+    text.remove_prefix(1);
+    if (!skip_digits(text)) return false;
+  }
+  if (text.starts_with('e') || text.starts_with('E')) {
+    text.remove_prefix(1);
+    if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+    if (!skip_digits(text)) return false;
+  }
+  return text.empty();
+}
+
+// A number by its grammar.
+std::string readable(const std::string& scalar) {
+  if (JsonValue::parse(scalar)) return scalar;
+  constexpr double kLargest = std::numeric_limits<double>::max();
+  std::string out = JsonWriter().number(std::clamp(std::strtod(scalar.c_str(), nullptr), -kLargest, kLargest)).take();
+  if (out.find_first_of(".e") == std::string::npos) out += ".0";  // as an integer it would be refused again
+  return out;
+}
 
 bool is_scalar_byte(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '.'; }
 
 }  // namespace
 
 bool is_json_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+std::string with_readable_numbers(std::string_view json) {
+  JsonScanner scanner;
+  std::string out, scalar;
+  for (const char c : json) {
+    scanner.push(c);
+    if (scanner.state() == JsonScanner::State::kScalar) {
+      scalar.push_back(c);
+      continue;
+    }
+    if (!scalar.empty()) out += scanner.state() == JsonScanner::State::kBad ? scalar : readable(scalar);
+    scalar.clear();
+    out.push_back(c);
+  }
+  return out + scalar;
+}
 
 JsonScanner::Step JsonScanner::push(char c) {
   if (state_ != State::kDone && state_ != State::kBad) state_ = next(c);
@@ -32,7 +87,7 @@ JsonScanner::State JsonScanner::next(char c) {
         scalar_.push_back(c);
         return scalar_.size() <= kMaxScalarBytes ? State::kScalar : State::kBad;
       }
-      if (!JsonValue::parse(scalar_)) return State::kBad;
+      if (!is_scalar(scalar_)) return State::kBad;
       return is_json_space(c) ? State::kAfterValue : after_value(c);
     default:
       break;

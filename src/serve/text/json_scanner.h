@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace tandem::text {
 
@@ -53,5 +54,9 @@ class JsonScanner {
 };
 
 bool is_json_space(char c);
+
+// JSON text with each number that JsonValue refuses for its size replaced by the nearest double: models and their
+// clients may write any. What is wrong otherwise stays as it is.
+std::string with_readable_numbers(std::string_view json);
 
 }  // namespace tandem::text

@@ -111,6 +111,23 @@ void ToolCallParser::finish(std::vector<AnswerPiece>& out) {
   out_ = nullptr;
 }
 
+bool ToolCallParser::is_inside_call() const {
+  if (num_calls_ != num_shown_calls_ || num_calls_ == 0) return false;
+  switch (state_) {
+    case State::kObject:
+      return object_.is_in_arguments();
+    case State::kXmlBody:
+    case State::kXmlKey:
+    case State::kXmlValue:
+      return has_started_;
+    case State::kArguments:
+    case State::kBroken:
+      return true;
+    default:
+      return false;
+  }
+}
+
 void ToolCallParser::feed(char c, bool is_marker) {
   switch (state_) {
     case State::kContent:

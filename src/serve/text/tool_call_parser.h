@@ -28,6 +28,8 @@ class ToolCallParser {
   void finish(std::vector<AnswerPiece>& out);
 
   size_t num_calls() const { return num_shown_calls_; }
+  // Of a call that has been shown the arguments are not complete. Ask before finish().
+  bool is_inside_call() const;
 
  private:
   enum class State : uint8_t {

@@ -19,7 +19,9 @@ ToolCallRules rules_for(Format format) {
   ToolCallRules rules;
   rules.format = format;
   const char* schema = R"({"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"},
-                           "deep":{"type":"object"}}})";
+                           "deep":{"type":"object"},"maybe":{"type":["integer","null"]},
+                           "either":{"anyOf":[{"type":"number"},{"type":"null"}]},
+                           "loose":{"oneOf":[{"type":"integer"},{"type":"string"}]}}})";
   rules.tools.push_back({"get_weather", must(JsonValue::parse(schema))});
   rules.tools.push_back({"now", std::nullopt});
   rules.only_tool = "get_weather";
@@ -192,7 +194,42 @@ TEST_CASE("Qwen3-Coder: parameters take the types of the schema") {
       {Format::kHermes, "<tool_call><function=get_weather><parameter=days>1</parameter> no</function>",
        "get_weather({\"days\": 1})|no</function>"},
       {Format::kHermes, "<tool_call><function=now><parameter=<", "now({})|<parameter=<"},
+      // The faults: several types count as none; a number that JsonValue refuses counts as text.
+      {Format::kHermes,
+       "<tool_call><function=get_weather><parameter=maybe>3</parameter><parameter=either>null</parameter>"
+       "<parameter=loose>4</parameter></function>",
+       "get_weather({\"maybe\": 3, \"either\": null, \"loose\": \"4\"})"},
+      {Format::kHermes,
+       "<tool_call><function=get_weather><parameter=days>12345678901234567890123</parameter></function>",
+       "get_weather({\"days\": 12345678901234567890123})"},
+      {Format::kHermes, "<tool_call><function=get_weather><parameter=days>1, 2</parameter></function>",
+       "get_weather({\"days\": \"1, 2\"})"},
   });
+}
+
+TEST_CASE("numbers of any size and only numbers are scalars; those too large to be read have a nearest double") {
+  // The faults: what JsonValue refuses is no number; whatever looks like one is.
+  const auto is_json = [](std::string_view text) {
+    JsonScanner scanner;
+    JsonScanner::Step step = JsonScanner::Step::kBad;
+    for (const char c : text) step = scanner.push(c);
+    return step == JsonScanner::Step::kDone;
+  };
+  for (const char* good : {"12345678901234567890123", "-0", "0", "1e999", "-1.5E-999", "0.10", "true", "null"}) {
+    CHECK_MESSAGE(is_json("[" + std::string(good) + "]"), good);
+    CHECK_MESSAGE(JsonValue::parse(with_readable_numbers("[" + std::string(good) + "]")), good);
+  }
+  for (const char* bad : {"01", "1.", ".5", "+1", "1e", "--1", "-", "tru", "1.e5", "0x1", "NaN", "1-2"}) {
+    CHECK_MESSAGE(!is_json("[" + std::string(bad) + "]"), bad);
+    CHECK_MESSAGE(!JsonValue::parse(with_readable_numbers("[" + std::string(bad) + "]")), bad);
+  }
+  CHECK(is_json("[" + std::string(4000, '7') + "]"));
+  CHECK(!is_json("[" + std::string(5000, '7') + "]"));
+  CHECK(with_readable_numbers(R"({"a":[1,18446744073709551616,"18446744073709551616"]})") ==
+        R"({"a":[1,18446744073709551616.0,"18446744073709551616"]})");
+  check_rows(
+      {{Format::kHermes, "<tool_call>{\"name\":\"now\",\"arguments\":{\"n\":12345678901234567890123}}</tool_call>",
+        "now({\"n\":12345678901234567890123})"}});
 }
 
 TEST_CASE("calls that we made the model write: a list, or one tool's arguments") {

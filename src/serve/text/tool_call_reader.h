@@ -24,6 +24,7 @@ class ToolCallReader {
   // After the last part.
   void finish(std::vector<AnswerPiece>& out);
 
+  bool is_inside_call() const { return parser_.is_inside_call(); }
   bool has_calls() const { return parser_.num_calls() > 0; }
 
  private:

@@ -1,6 +1,8 @@
 // ToolCallParser's part for calls written as <function=NAME><parameter=KEY>VALUE</parameter></function>.
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/json.h"
 #include "serve/text/tool_call_parser.h"
@@ -12,16 +14,46 @@ constexpr size_t kMaxNameBytes = 128;
 constexpr std::string_view kFunction = "<function=", kParameter = "<parameter=";
 constexpr std::string_view kEndFunction = "</function>", kEndParameter = "</parameter>";
 
-// What the tool's schema says of the parameter: "string", "integer", ...; empty: nothing.
-std::string_view type_of(const ToolCallRules& rules, const std::string& tool, const std::string& key) {
+enum class ValueType : uint8_t { kUnknown, kString, kOther };
+
+// Of several types: text where one of them is a string, for all text is one.
+ValueType type_in(const JsonValue& schema) {
+  std::vector<ValueType> types;
+  if (const JsonValue* type = schema.find("type")) {
+    if (const std::string* name = type->if_string()) return *name == "string" ? ValueType::kString : ValueType::kOther;
+    for (const JsonValue& one : type->if_array() ? *type->if_array() : JsonValue::Array()) {
+      if (const std::string* name = one.if_string())
+        types.push_back(*name == "string" ? ValueType::kString : ValueType::kOther);
+    }
+  }
+  for (const char* any : {"anyOf", "oneOf"}) {
+    const JsonValue* list = schema.find(any);
+    if (!list || !list->if_array()) continue;
+    for (const JsonValue& one : *list->if_array())
+      types.push_back(one.if_object() ? type_in(one) : ValueType::kUnknown);
+  }
+  if (types.empty()) return ValueType::kUnknown;
+  for (const ValueType wanted : {ValueType::kString, ValueType::kUnknown}) {
+    if (std::ranges::find(types, wanted) != types.end()) return wanted;
+  }
+  return ValueType::kOther;
+}
+
+// What the tool's schema says of the parameter.
+ValueType type_of(const ToolCallRules& rules, const std::string& tool, const std::string& key) {
   for (const ToolSpec& spec : rules.tools) {
     if (spec.name != tool || !spec.parameters) continue;
     const JsonValue* properties = spec.parameters->find("properties");
     const JsonValue* property = properties ? properties->find(key) : nullptr;
-    const JsonValue* type = property ? property->find("type") : nullptr;
-    if (type && type->if_string()) return *type->if_string();
+    if (property) return type_in(*property);
   }
-  return {};
+  return ValueType::kUnknown;
+}
+
+// A single JSON value.
+bool is_json(std::string_view text) {
+  const auto list = JsonValue::parse(with_readable_numbers("[" + std::string(text) + "]"));
+  return list && list->if_array() && list->if_array()->size() == 1;
 }
 
 // A line break after the opening tag and one before the closing one are no part of the value.
@@ -116,9 +148,9 @@ void ToolCallParser::xml_parameter(bool is_whole) {
   const std::string_view value = trimmed(value_, is_whole);
   std::string json = quoted(value);
   if (!is_whole) json.pop_back();
-  const std::string_view type = type_of(*rules_, name_, key_);
+  const ValueType type = type_of(*rules_, name_, key_);
   // What the schema does not call a string is JSON, where it can be read as such.
-  if (type != "string" && (!is_whole || JsonValue::parse(value)) && !type.empty()) json = value;
+  if (type == ValueType::kOther && (!is_whole || is_json(value))) json = value;
   show_arguments((num_parameters_++ == 0 ? "{" : ", ") + quoted(key_) + ": " + json);
 }
 

@@ -5,7 +5,7 @@ import { zodFunction, zodResponseFormat } from 'openai/helpers/zod';
 import { z } from 'zod';
 import { askWeather, cities, fails, model, question, runTests, url } from './testing.mjs';
 
-const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0, timeout: 120_000 });
+const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0, timeout: 600_000 });
 const messages = [{ role: 'user', content: question }];
 const greedy = { model, temperature: 0, max_tokens: 24 };
 const weather = z.object({ city: z.enum(cities), metric: z.boolean() });
