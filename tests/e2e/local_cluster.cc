@@ -75,7 +75,7 @@ RequestId LocalCluster::submit(RequestState state) {
   const RequestId id{0, next_request_++};
   answers_[id].resize(state.choices.size());
   attempts_[id] = 0;
-  const Status accepted = gateway_->submit(id, std::move(state), INT64_MAX, now_);
+  const Status accepted = gateway_->submit(id, std::move(state), now_);
   TANDEM_CHECK(static_cast<bool>(accepted));
   ++num_open_;
   return id;
