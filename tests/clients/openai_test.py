@@ -31,6 +31,7 @@ class Colour(str, enum.Enum):
 
 
 class Paint(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")  # else a hot model goes on adding fields
     colour: Colour
     is_bright: bool
 
