@@ -4,6 +4,7 @@
 // Both walk the structs by reflection (Boost.PFR), so a field that is added to a message and forgotten in a codec fails
 // the tests at once.
 
+#include <algorithm>
 #include <xxhash.h>
 
 #include <boost/pfr.hpp>
