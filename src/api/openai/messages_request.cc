@@ -171,25 +171,16 @@ void read_choice(FieldReader& fields, ToolUse& use) {
 
 void read_tools(FieldReader& fields, ChatPrompt& prompt) {
   ToolUse& use = prompt.tool_use;
-  const JsonValue* tools = fields.get("tools");
-  const JsonValue::Array* list = tools ? tools->if_array() : nullptr;
-  if (tools && !list) fields.fail_kind("tools", "a list", *tools);
-  std::vector<GivenTool> given;
-  for (size_t i = 0; list && i < list->size() && !fields.has_failed(); ++i) {
-    const JsonValue& tool = (*list)[i];
-    const std::string path = fmt::format("tools[{}]", i);
+  const auto read = [&fields](const std::string& path, const JsonValue& tool) -> std::optional<GivenTool> {
     const JsonValue* type = tool.find("type");
-    if (!tool.if_object()) {
-      fields.fail_kind(path, "an object", tool);
-    } else if (type && !type->is_null() && (!type->if_string() || *type->if_string() != "custom")) {
+    if (type && !type->is_null() && (!type->if_string() || *type->if_string() != "custom")) {
       fields.fail(path + ".type", "only tools that the client runs, of type \"custom\", are supported");
-    } else {
-      given.push_back(
-          {path, "name", "input_schema", tool.find("name"), tool.find("description"), tool.find("input_schema")});
-      add_tool(fields, given.back(), use);
+      return std::nullopt;
     }
-  }
-  use.choice = use.tools.empty() ? ToolUse::Choice::kNone : ToolUse::Choice::kAuto;
+    return GivenTool{
+        path, "name", "input_schema", tool.find("name"), tool.find("description"), tool.find("input_schema")};
+  };
+  const std::vector<GivenTool> given = read_tool_list(fields, read, use);
   read_choice(fields, use);
   check_tool_choice(fields, use);
   if (!given.empty() && use.choice != ToolUse::Choice::kNone) prompt.tools = template_tools(given);

@@ -130,25 +130,15 @@ void read_choice(FieldReader& fields, ToolUse& use) {
 void read_tools(FieldReader& fields, ChatPrompt& prompt) {
   ToolUse& use = prompt.tool_use;
   use.is_parallel = fields.flag("parallel_tool_calls", true);
-  const JsonValue* tools = fields.get("tools");
-  const JsonValue::Array* list = tools ? tools->if_array() : nullptr;
-  if (tools && !list) fields.fail_kind("tools", "a list", *tools);
-  std::vector<GivenTool> given;
-  for (size_t i = 0; list && i < list->size() && !fields.has_failed(); ++i) {
-    const JsonValue& tool = (*list)[i];
-    const std::string path = fmt::format("tools[{}]", i);
+  const auto read = [&fields](const std::string& path, const JsonValue& tool) -> std::optional<GivenTool> {
     const JsonValue* type = tool.find("type");
-    if (!tool.if_object()) {
-      fields.fail_kind(path, "an object", tool);
-    } else if (!type || !type->if_string() || *type->if_string() != "function") {
+    if (!type || !type->if_string() || *type->if_string() != "function") {
       fields.fail(path + ".type", "only tools of type \"function\" are supported");
-    } else {
-      given.push_back(
-          {path, "name", "parameters", tool.find("name"), tool.find("description"), tool.find("parameters")});
-      add_tool(fields, given.back(), use);
+      return std::nullopt;
     }
-  }
-  use.choice = use.tools.empty() ? ToolUse::Choice::kNone : ToolUse::Choice::kAuto;
+    return GivenTool{path, "name", "parameters", tool.find("name"), tool.find("description"), tool.find("parameters")};
+  };
+  const std::vector<GivenTool> given = read_tool_list(fields, read, use);
   read_choice(fields, use);
   check_tool_choice(fields, use);
   if (!given.empty() && use.choice != ToolUse::Choice::kNone) prompt.tools = template_tools(given);

@@ -90,8 +90,7 @@ void read_chat_choice(FieldReader& fields, const JsonValue& choice, ToolUse& use
   }
 }
 
-}  // namespace
-
+// Checked, as every API wants it. Faults go to `fields`.
 void add_tool(FieldReader& fields, const GivenTool& given, ToolUse& use) {
   const std::string name_path = given.path + "." + given.name_field;
   const std::string* name = given.name ? given.name->if_string() : nullptr;
@@ -115,6 +114,27 @@ void add_tool(FieldReader& fields, const GivenTool& given, ToolUse& use) {
   }
   if (fields.has_failed()) return;
   use.tools.push_back({*name, has_schema ? std::optional(*given.parameters) : std::nullopt});
+}
+
+}  // namespace
+
+std::vector<GivenTool> read_tool_list(FieldReader& fields, const ReadTool& read, ToolUse& use) {
+  const JsonValue* tools = fields.get("tools");
+  const JsonValue::Array* list = tools ? tools->if_array() : nullptr;
+  if (tools && !list) fields.fail_kind("tools", "a list", *tools);
+  std::vector<GivenTool> given;
+  for (size_t i = 0; list && i < list->size() && !fields.has_failed(); ++i) {
+    const JsonValue& tool = (*list)[i];
+    const std::string path = fmt::format("tools[{}]", i);
+    if (!tool.if_object()) {
+      fields.fail_kind(path, "an object", tool);
+    } else if (auto one = read(path, tool)) {
+      add_tool(fields, *one, use);
+      given.push_back(std::move(*one));
+    }
+  }
+  use.choice = use.tools.empty() ? ToolUse::Choice::kNone : ToolUse::Choice::kAuto;
+  return given;
 }
 
 void check_tool_choice(FieldReader& fields, const ToolUse& use) {
@@ -142,29 +162,22 @@ bool read_choice_word(const JsonValue& value, ToolUse& use) {
 ToolUse read_chat_tools(FieldReader& fields) {
   ToolUse use;
   use.is_parallel = fields.flag("parallel_tool_calls", true);
-  const JsonValue* tools = fields.get("tools");
-  const JsonValue::Array* list = tools ? tools->if_array() : nullptr;
-  if (tools && !list) fields.fail_kind("tools", "a list", *tools);
-  for (size_t i = 0; list && i < list->size() && !fields.has_failed(); ++i) {
-    const JsonValue& tool = (*list)[i];
-    const std::string path = fmt::format("tools[{}]", i);
+  const auto read = [&fields](const std::string& path, const JsonValue& tool) -> std::optional<GivenTool> {
     const JsonValue* type = tool.find("type");
     const JsonValue* function = tool.find("function");
-    if (!tool.if_object()) {
-      fields.fail_kind(path, "an object", tool);
-    } else if (type && (!type->if_string() || *type->if_string() != "function")) {
+    if (type && (!type->if_string() || *type->if_string() != "function")) {
       fields.fail(path + ".type", "only tools of type \"function\" are supported");
-    } else if (!function || !function->if_object()) {
+      return std::nullopt;
+    }
+    if (!function || !function->if_object()) {
       fields.fail(path + ".function",
                   fmt::format("expected an object, got {}", function ? function->kind_name() : "nothing"));
-    } else {
-      add_tool(
-          fields,
-          {path + ".function", "name", "parameters", function->find("name"), nullptr, function->find("parameters")},
-          use);
+      return std::nullopt;
     }
-  }
-  use.choice = use.tools.empty() ? ToolUse::Choice::kNone : ToolUse::Choice::kAuto;
+    return GivenTool{path + ".function",     "name",  "parameters",
+                     function->find("name"), nullptr, function->find("parameters")};
+  };
+  read_tool_list(fields, read, use);
   if (const JsonValue* choice = fields.get("tool_choice")) read_chat_choice(fields, *choice, use);
   check_tool_choice(fields, use);
   return use;

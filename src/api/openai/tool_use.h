@@ -2,6 +2,7 @@
 // Which tools a request's answer may call and how: read from the three APIs' fields, and turned into what the prompt,
 // the sampler's grammar and the reader of calls need.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,8 +12,8 @@
 
 namespace tandem::openai {
 
-// Adds one tool with its name and JSON schema, both as the client gave them (null: absent); `path` is the tool's place,
-// `name_field` and `schema_field` the fields in it, for messages. Faults go to `fields`.
+// One tool with its name and JSON schema, both as the client gave them (null: absent); `path` is the tool's place,
+// `name_field` and `schema_field` the fields in it, for messages.
 struct GivenTool {
   std::string path;  // "tools[0]"
   std::string name_field;
@@ -21,7 +22,10 @@ struct GivenTool {
   const JsonValue* description = nullptr;
   const JsonValue* parameters = nullptr;
 };
-void add_tool(FieldReader& fields, const GivenTool& given, ToolUse& use);
+// What an API's item of `tools` at `path`, an object, gives; none after a fault that is in `fields`.
+using ReadTool = std::function<std::optional<GivenTool>(const std::string& path, const JsonValue& tool)>;
+// The list `tools`, checked, into `use`; with some, the answer may call them until tool_choice says otherwise.
+std::vector<GivenTool> read_tool_list(FieldReader& fields, const ReadTool& read, ToolUse& use);
 
 // Requires that the choice goes with the tools: a required call needs some, a named one that tool.
 void check_tool_choice(FieldReader& fields, const ToolUse& use);
