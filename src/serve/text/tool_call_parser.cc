@@ -68,7 +68,8 @@ void ToolCallParser::push(std::string_view text, bool is_marker, std::vector<Ans
   out_ = &out;
   if (!tail_.text.empty()) out.push_back(std::exchange(tail_, {}));
   for (char c : text) feed(c, is_marker);
-  if (!out.empty()) {
+  // A name comes whole, and its piece begins a call: the rest of one would begin another.
+  if (!out.empty() && out.back().kind != AnswerPiece::Kind::kCall) {
     std::string& last = out.back().text;
     if (const size_t num = unfinished_bytes(last); num > 0) {
       tail_ = {out.back().kind, out.back().call, last.substr(last.size() - num)};

@@ -252,6 +252,21 @@ TEST_CASE("without parallel calls those after the first are left out") {
   CHECK(parsed_every_way(rules, "[TOOL_CALLS]a{\"x\":1}[TOOL_CALLS]b{\"y\":2}") == "a({\"x\":1})");
 }
 
+// The fault: what a name's last byte left unfinished came with the next piece, as a second call.
+TEST_CASE("a name that ends inside a character is one call, whatever the cut") {
+  const ToolCallRules rules = rules_for(Format::kHermes);
+  const std::string_view text = "<tool_call><function=f\xE6\xE6><parameter=a>1</parameter></function></tool_call>";
+  for (const size_t piece_bytes : {size_t{1}, size_t{3}, text.size()}) {
+    ToolCallParser parser(std::make_shared<const ToolCallRules>(rules));
+    std::vector<AnswerPart> parts;
+    std::vector<AnswerPiece> out;
+    for (size_t at = 0; at < text.size(); at += piece_bytes) parser.push(text.substr(at, piece_bytes), false, out);
+    parser.finish(out);
+    for (const AnswerPiece& piece : out) append_piece(parts, piece);
+    CHECK(shown(parts) == "f\xE6\xE6({\"a\": \"1\"})");
+  }
+}
+
 TEST_CASE("arguments come as they are written, once the head is there") {
   ToolCallParser parser(std::make_shared<const ToolCallRules>(rules_for(Format::kHermes)));
   std::vector<AnswerPiece> out;
