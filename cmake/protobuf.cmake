@@ -16,7 +16,7 @@ function(tandem_protos out folder)
       DEPENDS "${proto}"
       COMMENT "protoc: ${name}.proto"
       VERBATIM)
-    set_source_files_properties("${stem}.cc" PROPERTIES COMPILE_OPTIONS "-w")  # not ours to tidy
+    set_source_files_properties("${stem}.cc" PROPERTIES COMPILE_OPTIONS "-w;-fno-sanitize=undefined")  # not ours to tidy
     list(APPEND generated "${stem}.cc" "${stem}.h")
   endforeach()
   set(${out} ${generated} PARENT_SCOPE)
