@@ -68,6 +68,9 @@ def check_cached(endpoint, what):
     usage = json.loads(endpoint.open(path, body).read())["usage"]
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     check(cached == (usage["prompt_tokens"] - 1) // 16 * 16 > 0, f"{what}: {usage}")
+    endpoint.open("/reset_prefix_cache", {}).read()
+    usage = json.loads(endpoint.open(path, body).read())["usage"]
+    check(usage["prompt_tokens_details"]["cached_tokens"] == 0, f"after a reset nothing is cached: {usage}")
 
 
 def compare(cluster, expected, what):

@@ -346,6 +346,20 @@ TEST_CASE("over the engine a list of more prompts than may ever wait is 400, and
   CHECK(server.complete(R"("max_tokens":1,"n":2,"prompt":["a","b","c"])").status == 200);
 }
 
+TEST_CASE("over the engine a list of more tokens than may ever wait is 400, a single prompt of as many is taken") {
+  // The fault: 503 for a full queue, whose Retry-After brought the same answer each time.
+  engine::EngineConfig config = small_config();
+  config.sched.max_queued_tokens = 8;
+  EngineServer server(config);
+  const std::string list = R"("prompt":[[1,2,3],[1,2,3],[1,2,3]])";
+  const RawAnswer refused = server.complete(R"("max_tokens":1,)" + list);
+  CHECK(refused.status == 400);
+  const std::string why = "9 tokens in 3 prompts, at most 8 may wait: send fewer at once";
+  CHECK(text_at(json_of(refused.body), "error.message") == why);
+  CHECK(server.complete(R"("max_tokens":1,"prompt":[1,2,3,1,2,3,1,2,3])").status == 200);
+  CHECK(server.complete(R"("max_tokens":1,"prompt":[[1,2,3],[1,2,3]])").status == 200);
+}
+
 TEST_CASE("over the engine a request whose step fails ends alone, with an error in its stream") {
   EngineServer server;
   server.executor.fail_items_with('Q');

@@ -395,9 +395,20 @@ std::optional<ApiError> OpenAiApi::prepare_completion(const Call& call, ReplySet
     if (const ApiError* error = std::get_if<ApiError>(&prompt)) return *error;
     setup.prompts.push_back(std::get<ReplyPrompt>(std::move(prompt)));
   }
+  if (auto error = check_list(setup.prompts, "prompt")) return error;
   setup.echo = request.echo;
   setup.options = std::move(request.options);
   return ban_words(prompt_text_, setup.options);
+}
+
+// A list that no queue can take would be refused for a full one however often it came again.
+std::optional<ApiError> OpenAiApi::check_list(const std::vector<ReplyPrompt>& prompts, const char* field) const {
+  const uint64_t most = generator_.limits().max_waiting_tokens;
+  uint64_t num_tokens = 0;
+  for (const ReplyPrompt& prompt : prompts) num_tokens += prompt.ids.size();
+  if (most == 0 || prompts.size() < 2 || num_tokens <= most) return std::nullopt;
+  return invalid_request(field, fmt::format("{} tokens in {} prompts, at most {} may wait: send fewer at once",
+                                            num_tokens, prompts.size(), most));
 }
 
 void OpenAiApi::embed(const std::shared_ptr<Call>& call) {
@@ -429,23 +440,21 @@ std::optional<ApiError> OpenAiApi::prepare_embedding(const Call& call, Embedding
   setup.request = std::get<EmbeddingRequest>(std::move(parsed));
   CompletionRequest& input = setup.request.input;
   if (auto error = check_model(input.options.model)) return error;
+  std::vector<ReplyPrompt> prompts;
   for (size_t i = 0; i < input.prompts.size(); ++i) {
     auto prompt = prompt_text_.completion_prompt(input, i, "input");
     if (const ApiError* error = std::get_if<ApiError>(&prompt)) return *error;
-    setup.inputs.push_back(std::move(std::get<ReplyPrompt>(prompt).ids));
+    prompts.push_back(std::get<ReplyPrompt>(std::move(prompt)));
   }
+  if (auto error = check_list(prompts, "input")) return error;
+  for (ReplyPrompt& prompt : prompts) setup.inputs.push_back(std::move(prompt.ids));
   input.prompts.clear();
   return std::nullopt;
 }
 
 void OpenAiApi::reset_prefix_cache(Call& call) const {
   if (generator_.reset_prefix_cache()) return answer(call, R"({"status":"ok"})");
-  refuse(call, {501,
-                "not_implemented_error",
-                "a gateway has no prefix cache, and does not reach those of its nodes: restart a node to empty its own",
-                {},
-                {},
-                0});
+  refuse(call, {501, "not_implemented_error", "there is no prefix cache here that can be dropped", {}, {}, 0});
 }
 
 void OpenAiApi::tokenize(Call& call) const {

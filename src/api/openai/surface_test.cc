@@ -138,7 +138,7 @@ TEST_CASE("a deadline may come in a header; of two the earlier counts; request i
   CHECK(server.post("/v1/completions", body, "X-Request-Id: its\r\n").header("X-Request-Id") == "its");
 }
 
-TEST_CASE("the prefix cache is reset where there is one, and a gateway says that it has none") {
+TEST_CASE("the prefix cache is reset where there is one, and refused where there is none") {
   ApiServer server("ok");
   CHECK(server.post("/reset_prefix_cache", "").status == 200);
   CHECK(server.generator->num_resets == 1);
@@ -146,7 +146,7 @@ TEST_CASE("the prefix cache is reset where there is one, and a gateway says that
   server.generator->has_cache = false;
   const RawAnswer answer = server.post("/reset_prefix_cache", "");
   CHECK(answer.status == 501);
-  CHECK(text_at(json_of(answer.body), "error.message").find("gateway") != std::string::npos);
+  CHECK(text_at(json_of(answer.body), "error.message").find("no prefix cache") != std::string::npos);
 }
 
 TEST_CASE("settings are shown as they were given, and not at all where there are none") {

@@ -168,6 +168,12 @@ void GatewayLoop::on_moved(const role::RequestMoved& moved, Nanos now) {
             {"cause", cause_name(moved.cause)}});
 }
 
+void GatewayLoop::forget_prefixes(Nanos now) {
+  role::GatewayOuts outs;
+  policy_.forget_prefixes(outs);
+  carry_out(outs, now);
+}
+
 void GatewayLoop::tick(Nanos now) {
   role::GatewayOuts outs;
   policy_.on_tick(now, outs);

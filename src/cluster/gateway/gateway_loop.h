@@ -38,6 +38,7 @@ class GatewayLoop {
   void on_view(const registry::View& view, handoff::Nanos now);
   void on_event(const rpc::RpcEvent& event, handoff::Nanos now);
   void drain(const std::string& node) { policy_.drain(node); }
+  void forget_prefixes(handoff::Nanos now);
   void tick(handoff::Nanos now);
   // The news of this round to the clients.
   void publish();

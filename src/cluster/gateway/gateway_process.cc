@@ -66,9 +66,17 @@ class Process final : public GatewayProcess {
     if (gate_.cancel(request)) inbox_.wake();
   }
 
+  // Of the nodes that have a session now. Each gets it before what is submitted later.
+  bool reset_prefix_cache() override {
+    forgets_prefixes_.store(true);
+    inbox_.wake();
+    return true;
+  }
+
   engine::GeneratorLimits limits() const override {
     engine::GeneratorLimits limits = config_.limits;
     limits.max_waiting = gate_.max_waiting();
+    limits.max_waiting_tokens = gate_.max_waiting_tokens();
     return limits;
   }
 
@@ -203,6 +211,8 @@ class Process final : public GatewayProcess {
   bool take_clients(int64_t now_ns) {
     const std::vector<sched::RequestId> cancelled = gate_.take_cancelled();
     std::vector<Arrival> arrivals = mailbox_.drain();
+    // After the mailbox is drained: who was submitted later than the reset finds nothing.
+    if (forgets_prefixes_.exchange(false)) loop_->forget_prefixes(now_ns);
     for (Arrival& arrival : arrivals) loop_->take(std::move(arrival), now_ns);
     for (const sched::RequestId id : cancelled) loop_->cancel(id, now_ns);
     for (const std::string& node : take_drains()) loop_->drain(node);
@@ -235,7 +245,7 @@ class Process final : public GatewayProcess {
   std::unique_ptr<registry::RegistryWatch> watch_;
   std::thread thread_;
 
-  std::atomic<bool> is_stopping_{false}, can_serve_{false}, can_serve_extended_{false};
+  std::atomic<bool> is_stopping_{false}, can_serve_{false}, can_serve_extended_{false}, forgets_prefixes_{false};
   std::atomic<double> kv_usage_{0};
   Mutex status_mutex_;
   ClusterStatus status_ GUARDED_BY(status_mutex_);

@@ -224,8 +224,10 @@ struct Timings {  // of what has just ended; a gateway that does not know it goe
   Attempt attempt = 0;
   std::vector<PartTime> parts;
 };
+// To a node: cached blocks that nobody uses are to be found no more. One that does not know it goes on without.
+struct ForgetPrefixes {};
 using SessionMessage = std::variant<Hello, Reserve, ReserveOk, ReserveNo, Running, Prefill, First, XferFailed, Failed,
-                                    TokenBatch, Beat, SetMirror, Hold, Release, Timings>;
+                                    TokenBatch, Beat, SetMirror, Hold, Release, Timings, ForgetPrefixes>;
 // Whether a node that gets it has something of the request from then on, if it takes it.
 bool makes_work(const SessionMessage& message);
 

@@ -334,7 +334,7 @@ void SimCluster::check_at_rest() {
 const char* name_of(const SessionMessage& message) {
   static constexpr const char* kNames[] = {"Hello", "Reserve", "ReserveOk", "ReserveNo", "Running", "Prefill",
                                            "First", "XferFailed", "Failed", "TokenBatch", "Beat", "SetMirror",
-                                           "Hold", "Release", "Timings"};
+                                           "Hold", "Release", "Timings", "ForgetPrefixes"};
   return kNames[message.index()];
 }
 

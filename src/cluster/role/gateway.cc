@@ -333,6 +333,13 @@ void Gateway::drain(const std::string& node) {
   if (it != links_.end()) it->second.is_draining = true;
 }
 
+void Gateway::forget_prefixes(GatewayOuts& out) {
+  for (const auto& [node, link] : links_) {
+    if (router_ && link.router_index) router_->forget_cache(*link.router_index);
+    if (link.state == LinkState::kOpen) out.push_back(SendNode{node, link.stream, ForgetPrefixes{}});
+  }
+}
+
 // What waits for a place goes last. No tick adds or removes a request.
 void Gateway::tick_requests(Nanos now, GatewayOuts& out) {
   const auto tick = [](GatewayRequest& request, const auto& context) { request.on_tick(context); };

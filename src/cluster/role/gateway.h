@@ -144,6 +144,9 @@ class Gateway final : public handoff::Placement {
 
   // Planned: no new work for the node, its decodes move elsewhere.
   void drain(const std::string& node);
+  // Every node drops the cached prefixes that nobody uses, and is thought to hold none. A node that has no session now
+  // is not asked.
+  void forget_prefixes(GatewayOuts& out);
   // Planned: this decode moves elsewhere, if there is a place and it runs.
   void move(const handoff::RequestId& id, handoff::Nanos now, GatewayOuts& out);
   // Closes the session as if the node were lost. What suspicion does; also called for a stuck engine.

@@ -59,6 +59,8 @@ class KvStore {
              kv::Part part);
   // Full, computed blocks of the first choice become findable: `num_positions` are computed.
   void publish(const KvTables& tables, const handoff::RequestState& state, uint32_t num_positions);
+  // Cached blocks that nobody owns are free, and found no more.
+  void drop_cache() { pool_.drop_cache(); }
   void charge_to_private(const KvTables& tables);
   void release(KvTables& tables);
   // Keeps of a choice's own blocks only those that hold its first `num_positions`, and of them none that the cache or

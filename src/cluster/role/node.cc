@@ -58,6 +58,7 @@ void Node::on_session_message(const std::string& gateway, uint64_t stream, const
   else if (const auto* prefill = std::get_if<Prefill>(&message)) on_prefill(gateway, *prefill, now, out);
   else if (const auto* hold = std::get_if<Hold>(&message)) on_hold(gateway, *hold, out);
   else if (const auto* release = std::get_if<Release>(&message)) on_release(*release, out);
+  else if (std::holds_alternative<ForgetPrefixes>(message)) kv_.drop_cache();
   else if (const auto* mirror = std::get_if<SetMirror>(&message)) {
     const auto it = entries_.find(mirror->request);
     if (it == entries_.end() || !it->second.target) return;

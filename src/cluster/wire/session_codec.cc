@@ -395,6 +395,7 @@ struct BodyPutter {
   void operator()(const Hold& m) { put(m, *frame.mutable_hold()); }
   void operator()(const Release& m) { put(m, *frame.mutable_release()); }
   void operator()(const Timings& m) { put(m, *frame.mutable_timings()); }
+  void operator()(const ForgetPrefixes&) { frame.mutable_forget_prefixes(); }
 };
 
 }  // namespace
@@ -449,6 +450,8 @@ Result<std::optional<SessionMessage>> decode_session(std::string_view bytes) {
       return take_as<Release>("release", frame.release());
     case pb::SessionFrame::kTimings:
       return take_as<Timings>("timings", frame.timings());
+    case pb::SessionFrame::kForgetPrefixes:
+      return std::optional<SessionMessage>(ForgetPrefixes{});
     case pb::SessionFrame::BODY_NOT_SET:
       return std::optional<SessionMessage>();
   }

@@ -48,6 +48,7 @@ class AdmissionGate {
   bool wait_empty(double timeout_s) const;
 
   uint32_t max_waiting() const { return policy_.max_waiting(); }
+  uint64_t max_waiting_tokens() const { return policy_.max_waiting_tokens(); }
   uint32_t num_queued() const;
   uint32_t num_alive() const;
 

@@ -102,6 +102,7 @@ GeneratorLimits Engine::limits() const {
   GeneratorLimits limits{scheduler_.admission().max_sequence_tokens(), config_.vocab_size, config_.max_logprobs,
                          config_.max_choices};
   limits.max_waiting = gate_.max_waiting();
+  limits.max_waiting_tokens = gate_.max_waiting_tokens();
   return limits;
 }
 

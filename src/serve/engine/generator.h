@@ -15,7 +15,9 @@ struct GeneratorLimits {
   uint32_t vocab_size = 0;      // token ids below this are valid
   uint32_t max_logprobs = 64;
   uint32_t max_choices = 128;
-  uint32_t max_waiting = 0;     // requests, of one client: more at once can never be taken. 0: no limit
+  // Of one client, requests and their prompt tokens: a list of more can never be taken. 0: no limit.
+  uint32_t max_waiting = 0;
+  uint64_t max_waiting_tokens = 0;
 };
 
 struct GeneratorLoad {
@@ -47,7 +49,7 @@ class Generator {
   virtual void cancel(sched::RequestId request) = 0;
 
   // Drops what the prefix cache holds and nobody uses, before the requests submitted after this. False: this generator
-  // has no cache of its own to drop.
+  // knows of no cache.
   virtual bool reset_prefix_cache() { return false; }
 
   virtual GeneratorLimits limits() const = 0;

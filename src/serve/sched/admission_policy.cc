@@ -69,12 +69,23 @@ uint32_t AdmissionPolicy::max_waiting() const {
   };
   bound(config_.max_queue_length);
   bound(config_.max_queued_per_tenant);
-  if (config_.tenant_weights.size() < 2 || config_.max_queue_length == 0) return most;
+  if (config_.max_queue_length > 0) bound(std::max(static_cast<uint32_t>(least_share_of(config_.max_queue_length)), 1u));
+  return most;
+}
+
+uint64_t AdmissionPolicy::max_waiting_tokens() const {
+  return static_cast<uint64_t>(least_share_of(static_cast<double>(config_.max_queued_tokens)));
+}
+
+// What the tenant with the least weight may hold of a queue that is empty but for its own.
+double AdmissionPolicy::least_share_of(double limit) const {
+  double least = limit;
+  if (config_.tenant_weights.size() < 2) return least;
   for (const auto& [tenant, weight] : config_.tenant_weights) {
     const double part = kShareOfFree * weight_of(tenant);
-    bound(std::max(static_cast<uint32_t>(part / (1 + part) * config_.max_queue_length), 1u));
+    least = std::min(least, part / (1 + part) * limit);
   }
-  return most;
+  return least;
 }
 
 // What waits leaves as fast as prompts are computed or as fast as seats come free, whichever is slower. A tenant waits

@@ -45,6 +45,7 @@ class AdmissionPolicy {
 
   // Requests of one tenant that may wait at once, at most; 0: no limit.
   uint32_t max_waiting() const;
+  uint64_t max_waiting_tokens() const;  // of several requests; a single one may always wait
 
   // The longest sequence (prompt + output): the last token needs no KV.
   uint32_t max_sequence_tokens() const { return max_sequence_tokens_; }
@@ -53,6 +54,7 @@ class AdmissionPolicy {
   uint32_t max_output(const Request& request) const;
 
  private:
+  double least_share_of(double limit) const;
   double weight_of(const std::string& tenant) const;  // 1: as much as the mean
 
   SchedulerConfig config_;

@@ -121,7 +121,12 @@ TEST_CASE("weights are relative: the same share of the queue whatever all of the
     CHECK(policy.max_waiting() <= 67);
     CHECK(policy.max_waiting() >= 66);
   }
+  config.max_queued_tokens = 1000;
+  CHECK(AdmissionPolicy(config).max_waiting_tokens() == 666);
   config.tenant_weights = {{"a", 1}};
+  CHECK(AdmissionPolicy(config).max_waiting_tokens() == 1000);
+  config.max_queued_tokens = 0;
+  CHECK(AdmissionPolicy(config).max_waiting_tokens() == 0);
   CHECK(AdmissionPolicy(config).max_waiting() == 100);
   config.max_queued_per_tenant = 7;
   CHECK(AdmissionPolicy(config).max_waiting() == 7);
