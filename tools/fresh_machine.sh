@@ -4,8 +4,8 @@
 # Proves that set-up installs all that is needed, and that the tests fetch nothing. Exit: the command's status, or 77
 # where a chroot cannot be made.
 #   FRESH_CACHE=dir   where the base system (200 MB, rebuilt weekly) and the chroot are put; default build/fresh
-#   FRESH_CCACHE=dir  a compile cache to begin with. It is asked only after the compiler and every header it names have been
-#                     found there and are the same, so a package that set-up forgets is still missed
+#   FRESH_CCACHE=dir  a compile cache to begin with. It is asked only after the compiler and every header it names have
+#                     been found there and are the same, so a package that set-up forgets is still missed
 #   FRESH_KEEP=1      keeps the chroot for a look
 set -euo pipefail
 repo=$(realpath "${1:?repo}") online=${2:?command} offline=${3:-}

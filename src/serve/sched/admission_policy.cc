@@ -69,7 +69,8 @@ uint32_t AdmissionPolicy::max_waiting() const {
   };
   bound(config_.max_queue_length);
   bound(config_.max_queued_per_tenant);
-  if (config_.max_queue_length > 0) bound(std::max(static_cast<uint32_t>(least_share_of(config_.max_queue_length)), 1u));
+  const uint32_t length = config_.max_queue_length;
+  if (length > 0) bound(std::max(static_cast<uint32_t>(least_share_of(length)), 1u));
   return most;
 }
 
