@@ -221,6 +221,7 @@ TEST_CASE("predictions that were right once lock nobody out: with nothing under 
 }
 
 TEST_CASE("OVL-01: of five thousand at once the queue takes as many as it may, the others are refused at once") {
+  // The fault: how many wait already is not looked at.
   EngineConfig config = virtual_config();
   config.sched.max_num_seqs = 4;
   config.sched.max_queue_length = 16;
