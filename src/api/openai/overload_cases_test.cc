@@ -106,7 +106,7 @@ TEST_CASE("OVL-02: with several I/O threads each of 4096 requests beyond the que
   }
 }
 
-// Fails when a list keeps what a request was, for example the ids of those that were cancelled.
+// The faults: a request's updates are kept; its reply is. Smaller things are the engine's test's to see.
 TEST_CASE("OVL-07: thousands of requests, each tenth cancelled, leave no memory behind") {
   EngineServer server;
   const auto run = [&server](int count, int first) {
