@@ -47,6 +47,7 @@ TEST_CASE("control tokens in a raw prompt are parsed unless the request or the s
   CHECK(plain.generator->seen()[1].prompt.size() == 11);
 }
 
+// The faults: max_tokens 0 gives a token; the prompt is shown without its logprobs.
 TEST_CASE("API-10: echo, logprobs and max_tokens 0 score a prompt; with max_tokens 1 the prompt's part is the same") {
   ApiServer server("Z");
   const std::string base = R"("prompt":"abc","echo":true,"logprobs":1,"max_tokens":)";
@@ -89,6 +90,7 @@ void check_offsets(const JsonValue::Array& offsets, const std::string& text) {
   }
 }
 
+// The faults: offsets begin again with each chunk; an echoed prompt does not count.
 TEST_CASE("API-18: text offsets go on from the echoed prompt across chunks, and are those of the whole answer") {
   ApiServer server(
       "de\xE8\xB5\x8B"

@@ -51,7 +51,7 @@ TEST_CASE("over the engine a stream is the whole answer, alone and among others"
   CHECK(server.wait_idle());
 }
 
-// Fails when an answer may go past the context, or when a prompt is cut to fit without being asked to.
+// The faults: a prompt is cut to fit without being asked to; only the engine, which knows no fields, refuses it.
 TEST_CASE("KVC-07 over the engine: a prompt longer than the context is 400, an answer that fills it ends by length") {
   engine::EngineConfig config = small_config();
   config.sched.max_model_len = 64;
@@ -79,6 +79,7 @@ TEST_CASE("KVC-07 over the engine: a prompt longer than the context is 400, an a
   CHECK(server.wait_idle());
 }
 
+// The fault: max_tokens 0 gives a token.
 TEST_CASE("API-10 over the engine: a prompt is scored without an answer, in chunks as well") {
   EngineServer server;
   for (const size_t length : {1, 2, 150}) {
@@ -291,6 +292,7 @@ TEST_CASE("over the engine a full queue refuses before a body is looked at, and 
   CHECK(server.complete("nonsense").status == 400);
 }
 
+// The faults: the request's priority is not handed on; the order does not look at it.
 TEST_CASE("SCH-06 over the engine: the urgent one of many that wait is next; what is no priority is 400") {
   engine::EngineConfig config = small_config();
   config.sched.max_num_seqs = 1;

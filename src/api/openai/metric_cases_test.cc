@@ -55,7 +55,8 @@ TEST_CASE("MET-01: the check itself notices what readers of the format stumble o
 }
 
 TEST_CASE("MET-04: times from the shortest to the longest fall between bounds, each kind into its own") {
-  // The fault: vLLM's bounds as they are, whose lowest is 0.3 s for whole requests and 10 ms between tokens.
+  // The faults: vLLM's bounds as they are, whose lowest is 0.3 s for whole requests and 10 ms between tokens; no bound
+  // above a minute.
   MetricRegistry registry;
   FrontMetrics metrics(registry, "m", 1000);
   struct Kind {
@@ -152,7 +153,7 @@ class CountingWriter final : public http::ResponseWriter {
 };
 
 TEST_CASE("MET-08: what clients make up becomes no series: models, paths, users, ids, headers, keys") {
-  // The fault: the asked-for model's name, or the client's id, as a label.
+  // The fault: the asked-for model's name, the path or the client's id as a label.
   ApiConfig config = ApiServer::default_config();
   config.keys = {{"alice", "secret-a"}};
   ApiServer server("ok", config);

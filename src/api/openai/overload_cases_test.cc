@@ -33,7 +33,7 @@ void send_completion(RawClient& client, const std::string& fields) {
               "\r\n\r\n" + body);
 }
 
-// Fails when check_load() does not look at the queue.
+// The fault: how many wait already is not looked at.
 TEST_CASE(
     "OVL-01: of 5000 requests at once those beyond the queue are refused at once, and those inside are answered") {
   engine::EngineConfig config = small_config();
@@ -70,7 +70,7 @@ TEST_CASE(
   CHECK(server.wait_idle());
 }
 
-// Fails when a refusal is given to another connection's thread than its own, or when a full mailbox drops a request.
+// The faults: some of the refused requests get no answer at all; of some refusals nothing is sent.
 TEST_CASE("OVL-02: with several I/O threads each of 4096 requests beyond the queue is answered, run or refused") {
   for (const uint32_t num_threads : {2u, 4u}) {
     engine::EngineConfig config = small_config();
@@ -106,7 +106,7 @@ TEST_CASE("OVL-02: with several I/O threads each of 4096 requests beyond the que
   }
 }
 
-// Fails when a list keeps what a request was, for example the ids of those that were cancelled.
+// The faults: a request's updates are kept; its reply is. Smaller things are the engine's test's to see.
 TEST_CASE("OVL-07: thousands of requests, each tenth cancelled, leave no memory behind") {
   EngineServer server;
   const auto run = [&server](int count, int first) {

@@ -161,6 +161,7 @@ TEST_CASE("a wrong field is named, with what was expected and what came") {
   CHECK(completion_fault("[]") == "the request's body: expected an object, got an array");
 }
 
+// The fault: fields that we do not do are passed over.
 TEST_CASE("API-21: what is not enforced is refused, never ignored") {
   for (const char* fields :
        {R"("response_format":"text")", R"("response_format":{})", R"("grammar":"x")", R"("json_schema":{})",

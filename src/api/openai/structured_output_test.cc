@@ -103,6 +103,7 @@ TEST_CASE("API-21: fifty sampled answers parse and fit their schema, strict or n
   CHECK(server.metric("tandem_grammar_compile_seconds_count") == "1");
 }
 
+// The fault: the form is read and not kept to.
 TEST_CASE("API-21: json_object is an object, each time that the answer is complete") {
   FormServer server;
   int num_complete = 0;
@@ -193,6 +194,7 @@ TEST_CASE("API-21: what does not compile or cannot be enforced is 400 with its f
   }
 }
 
+// The faults: of two forms the last one counts; members that are not supported are passed over.
 TEST_CASE("API-21: a request asks for one form, in a way that is known; else 400 with the field") {
   FormServer server;
   const std::pair<const char*, const char*> wrong[] = {
@@ -239,6 +241,7 @@ TEST_CASE("API-21: a request asks for one form, in a way that is known; else 400
   }
 }
 
+// The fault: the request is answered without its form.
 TEST_CASE("API-21: a server without grammars refuses whoever asks for a form") {
   ApiServer server("{}");
   const RawAnswer answer = server.post("/v1/completions", R"({"prompt":"x","guided_json":{}})");

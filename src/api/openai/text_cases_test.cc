@@ -61,7 +61,7 @@ TEST_CASE("TOK-08: half a character in a body is 400, as token ids it is what it
   CHECK(text_at(server.ok("/detokenize", R"({"tokens":[230,173]})"), "prompt") == "\uFFFD");
 }
 
-// Fails when one of the limits is left out; what is too long for a model is refused before it is made into tokens.
+// The faults: no limit of the number of stop strings, of the length of one, of stop ids, or of the cache's salt.
 TEST_CASE("OVL-06: no single request takes much memory or time, whatever it asks for; the next one works") {
   ApiServer server("ok");
   const auto many = [](const std::string& one, int count) {

@@ -165,6 +165,7 @@ TEST_CASE("a request goes through a pair of nodes; its tokens come once, in orde
   CHECK(sink->finish()->reason == FinishReason::kLength);
   CHECK(sink->updates().back().scheduled_ns > 0);
   CHECK(sink->updates().front().deltas[0].logprobs.empty());
+  // MET-06. The fault: all of the prompt but a token, whose KV came from the other node, counts as cached.
   for (const sched::Update& update : sink->updates()) CHECK(update.num_cached_tokens == kFakeCached);
 
   REQUIRE(source.prefills().size() == 1);
@@ -444,6 +445,7 @@ TEST_CASE("the status names every node, its numbers, and this gateway") {
   REQUIRE(comes_true([&] { return rig.text_of("gateway", "state") == "draining"; }));
 }
 
+// The faults: what a request asks for is not looked at; a prompt may be longer than the model takes.
 TEST_CASE("OVL-03, OVL-06, PDD-08: what can never run is refused, and why; no node is blamed for it") {
   Rig rig;
   rig.add("m0", Role::kMixed);

@@ -151,6 +151,7 @@ TEST_CASE("PDD-16, DEP-03: draining under load: decodes move, nothing is lost, t
   CHECK(run.cluster.node(1).is_idle());
 }
 
+// The faults: how many there are is not looked at; a request that no node takes outlives its deadline.
 TEST_CASE("OVL-01, OVL-02: beyond the queue a request is refused at once, the others end") {
   role::GatewayConfig config;
   config.self = {"g0", 1};

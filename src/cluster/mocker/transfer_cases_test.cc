@@ -85,6 +85,7 @@ TEST_CASE("OVL-05: one of three links never works: it is remembered, and adds fe
   run.finish(kRequests);
 }
 
+// The fault: no node is told that a request has ended.
 TEST_CASE("OVL-07: thousands of requests, every tenth cancelled, leave no trace in any table") {
   Run run(small_cluster({kP1, kD1}));
   for (size_t i = 0; i < 3000; ++i) {

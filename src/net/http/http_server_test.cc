@@ -206,6 +206,7 @@ TEST_CASE("an answer that is already complete reaches a client that half-closed"
 }
 
 TEST_CASE("a reader slower than the bound is dropped and its memory with it") {
+  // The fault: what a client does not read is kept without a bound.
   HttpServerConfig config;
   config.stream_buffer_limit_bytes = 100'000;
   Bench bench(config);

@@ -206,7 +206,7 @@ TEST_CASE("SCH-01: beside one very long prompt tokens keep coming, and a short r
 }
 
 TEST_CASE("SCH-02: under more prompts than can be computed those that decode go on at their pace") {
-  // The fault: prompts first, decode rows in what they leave of the step.
+  // The fault: while a prompt can be computed, steps have no decode rows.
   EngineConfig config = virtual_config();
   config.sched.max_num_batched_tokens = 256;
   config.sched.max_num_seqs = 16;
@@ -234,7 +234,7 @@ TEST_CASE("SCH-02: under more prompts than can be computed those that decode go 
 }
 
 TEST_CASE("SCH-06: of thirty that wait the urgent one is next, and ageing bounds how long others are passed") {
-  // The fault: the priority is read and not looked at.
+  // The faults: the order does not look at the priority; no wait makes up for it.
   EngineConfig config = virtual_config();
   config.sched.max_num_seqs = 1;
   VirtualEngine world(config, kCost);

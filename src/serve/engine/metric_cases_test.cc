@@ -69,8 +69,33 @@ TEST_CASE("MET-02: whatever is preempted, cancelled, cached or fails, no count f
   }
 }
 
+TEST_CASE("MET-02: a cache that says more than the prompt, and totals that fall, add nothing and take nothing away") {
+  // The faults: 768 - 8448 added to a count of computed tokens; a total that is less than before, subtracted.
+  MetricRegistry registry;
+  EngineMetrics metrics(registry, "", {});
+  sched::CommitResult result;
+  result.completed_prompt_tokens = 768;
+  result.cached_prompt_tokens = 8448;
+  sched::SchedulerConfig config;
+  config.num_blocks = 40;
+  config.max_model_len = 200;
+  config.window_ms = 0;
+  config.enable_prefix_caching = true;
+  sched::Scheduler busy(config);
+  busy.add(sched::RequestId{1}, VirtualEngine().request(100, 5, 1), 1);
+  REQUIRE(busy.plan_step(1).items.size() == 1);
+  metrics.on_step(busy, result, 0.01);
+  metrics.on_step(sched::Scheduler(config), {}, 0.01);
+  const Samples now = testing::samples_in_exposition(registry.exposition());
+  CHECK(value_of(now, "vllm:prompt_tokens_total") == 768);
+  CHECK(value_of(now, "vllm:prompt_tokens_by_source_total", ",source=\"local_compute\"") == 0);
+  CHECK(value_of(now, "vllm:prompt_tokens_by_source_total", ",source=\"local_cache_hit\"") == 768);
+  CHECK(value_of(now, "vllm:prefix_cache_queries_total") == 100);
+}
+
 TEST_CASE("MET-03: a lookup counts once, when the request is admitted, however often it was looked at before") {
-  // The fault: counted where the cache is asked, which a request that waits for room does in every step.
+  // The faults: counted where the cache is asked, which a request that waits for room does in every step; counted again
+  // when a preempted request comes back.
   EngineConfig config = virtual_config();
   config.sched.num_blocks = 20;
   config.sched.max_model_len = 320;
@@ -94,10 +119,19 @@ TEST_CASE("MET-03: a lookup counts once, when the request is admitted, however o
   CHECK(value_of(now, "vllm:prefix_cache_hits_total") == 192);
   CHECK(value_of(now, "vllm:gpu_prefix_cache_hits_total") == 192);
   CHECK(value_of(now, "vllm:prompt_tokens_cached_total") == 192);
+
+  config.sched.force_preempt_every = 5;
+  VirtualEngine preempting(config);
+  REQUIRE(preempting.ask(preempting.request(100, 30, 1)));
+  preempting.run_until(2000);
+  now = samples_of(preempting);
+  CHECK(value_of(now, "vllm:num_preemptions_total") > 2);
+  CHECK(value_of(now, "vllm:prefix_cache_queries_total") == 100);
+  CHECK(value_of(now, "vllm:prefix_cache_hits_total") == 0);
 }
 
 TEST_CASE("MET-04: a wait of a millisecond and one of minutes are told apart by the queue's and the phases' times") {
-  // The fault: vLLM's bounds as they are, from 0.3 s.
+  // The faults: vLLM's bounds as they are, from 0.3 s; or none above 60 s.
   for (const double wait_s : {0.002, 0.04, 400.0}) {
     EngineConfig config = virtual_config();
     config.sched.max_num_seqs = 1;

@@ -1,6 +1,8 @@
 // Overload in virtual time: many times more clients than can be served, which come again as they are told to. Each rule
 // that keeps the server useful is left out in turn, to see that the figures notice.
 
+#include <malloc.h>
+
 #include <cmath>
 
 #include "serve/engine/virtual_engine_for_test.h"
@@ -221,6 +223,7 @@ TEST_CASE("predictions that were right once lock nobody out: with nothing under 
 }
 
 TEST_CASE("OVL-01: of five thousand at once the queue takes as many as it may, the others are refused at once") {
+  // The fault: how many wait already is not looked at.
   EngineConfig config = virtual_config();
   config.sched.max_num_seqs = 4;
   config.sched.max_queue_length = 16;
@@ -241,6 +244,27 @@ TEST_CASE("OVL-01: of five thousand at once the queue takes as many as it may, t
   CHECK(world.engine.load().retry_after_s >= 1);
   world.run_until(10'000);
   for (const auto& told : accepted) CHECK(told->is_served());
+}
+
+TEST_CASE("OVL-07: of a hundred thousand requests, half of them cancelled, nothing is kept, not even their ids") {
+  // The fault: a list of the ids that were cancelled, from which nothing is taken.
+  VirtualEngine world;
+  const auto run = [&world](uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      sched::RequestId id{};
+      const auto told = world.ask(world.request(4, 2, i), &id);
+      REQUIRE(told);
+      if (i % 2 == 1) world.engine.cancel(id);
+      while (world.engine.run_once()) continue;
+      CHECK(told->end_ms >= 0);
+    }
+    const auto memory = mallinfo2();  // zeros where a sanitizer counts by itself
+    return memory.uordblks + memory.hblkhd;
+  };
+  const size_t before = run(10'000);
+  const size_t after = run(100'000);
+  MESSAGE("grown by ", static_cast<int64_t>(after - before), " bytes");
+  CHECK(after < before + 100'000);
 }
 
 TEST_CASE("the queue is bounded by prompt tokens and by predicted time too") {

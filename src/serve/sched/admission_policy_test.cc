@@ -23,6 +23,7 @@ Request request_of(size_t num_prompt, uint32_t max_tokens = 1) {
   return request;
 }
 
+// The fault: a prompt that fills the model's length is taken.
 TEST_CASE("KVC-06, KVC-07: what can never run is refused with both numbers") {
   const AdmissionPolicy policy(small_config());
   CHECK(policy.check_fits(request_of(1)));
@@ -49,6 +50,7 @@ TEST_CASE("KVC-06, KVC-07: what can never run is refused with both numbers") {
   CHECK(!policy.check_fits(none));
 }
 
+// The faults: nothing is clamped; the pool's size is not looked at.
 TEST_CASE("KVC-06, KVC-07: output is clamped to what model and pool hold, whatever is asked for") {
   const AdmissionPolicy policy(small_config());
   CHECK(policy.max_output(request_of(21, UINT32_MAX)) == 300);

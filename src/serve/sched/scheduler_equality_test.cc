@@ -81,6 +81,7 @@ TEST_CASE("KVC-03: with a cold, a warm and a fully hit prefix cache") {
   CHECK(without.scheduler.pool().num_cached() == 0);
 }
 
+// The fault: a preempted sequence loses its newest token.
 TEST_CASE("KVC-08, SMP-04: after forced preemption, and in a pool that forces it") {
   SchedulerConfig config = roomy_config();
   config.force_preempt_every = 3;

@@ -97,6 +97,7 @@ TEST_CASE("a stop rule sees every token once, through preemption too") {
   CHECK(rig.answer(id).finishes[0].by_stop_rule);
 }
 
+// The faults: a choice may have as many tokens as are asked for; its end goes by the model's length alone.
 TEST_CASE("KVC-06, KVC-07: the model's length and the pool's size end a choice") {
   SchedulerConfig config = roomy_config();
   config.eos_ids = {};
@@ -241,6 +242,7 @@ TEST_CASE("a sequence that a failed step has preempted stays preempted, and come
   }
 }
 
+// The fault: a preempted sequence goes back to its place in the line, behind whoever is shorter or more urgent.
 TEST_CASE("KVC-08: a preempted sequence goes before all that wait, also before shorter and more urgent ones") {
   SchedulerConfig config = roomy_config();
   config.max_num_seqs = 2;
