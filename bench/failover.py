@@ -18,6 +18,10 @@ PARTS = ["gap", "detect", "control", "wait", "tail", "transfer", "first_step"]
 BLOWS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
+def metrics_port_of(node):
+    return int(re.search(r":(\d+)/", node["metrics"])[1])
+
+
 class Cluster(Server):
     """`tandem up` with a state folder of its own."""
 
@@ -25,12 +29,14 @@ class Cluster(Server):
         super().__init__(TANDEM, model, *flags)
         self.state = tempfile.TemporaryDirectory(prefix="tandem-failover-")
         self.command[1:3] = ["up", model, "--topology", topology]
+        self.num_nodes = sum(int(number or 1) for number in re.findall(r"(\d*)[PDM]", topology.upper()))
 
     def __enter__(self):
         os.environ["XDG_STATE_HOME"] = self.state.name
         super().__enter__()
         deadline = time.monotonic() + TIMEOUT_S
-        while any(node["state"] != "ready" for node in self.nodes()):
+        # One that has not joined yet is not in the list.
+        while [node["state"] for node in self.nodes()] != ["ready"] * self.num_nodes:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"not all nodes were ready after {TIMEOUT_S} s: {self.nodes()}")
             time.sleep(0.1)

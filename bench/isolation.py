@@ -4,7 +4,7 @@ node of their own, and on one mixed process. The same streams run with and witho
 time between their tokens at the client, and the decode node's steps by its own clock."""
 import contextlib, http.client, json, random, statistics, sys, threading
 
-from failover import TIMEOUT_S, VOCABULARY, Cluster, run_streams
+from failover import TIMEOUT_S, VOCABULARY, Cluster, metrics_port_of, run_streams
 from measuring import ROOT, TANDEM, arguments, median, print_table, say, wait_until_idle, write_report
 from work import DEMO, model_file
 
@@ -105,6 +105,7 @@ def measure(options, name, port, model, metrics_port):
             row[what] = {"quiet": quiet, "flood": flood,
                          "p99_change": flood["p99_ms"] / quiet["p99_ms"] - 1,
                          "mean_change": flood["mean_ms"] / quiet["mean_ms"] - 1}
+            say(f"{name}, {what}: p99 {quiet['p99_ms']:.2f} ms, {flood['p99_ms']:.2f} beside the flood")
     return row
 
 
@@ -115,12 +116,13 @@ def main():
     parser.add_argument("--tokens", type=int, default=400, help="that each decodes (default: %(default)s)")
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of the flood's (default: %(default)s)")
     options = parser.parse_args()
-    model, port = model_file(DEMO), free_port()
+    model = model_file(DEMO)
     rows = []
     per_node = max(options.threads // 2, 1)
-    with Cluster(model, "1P1D", "--threads", str(per_node), "--metrics-port", str(port)) as cluster:
-        # Nodes have ports in the order of their names' roles: the prefill node's first.
-        rows.append(measure(options, f"1P1D, {per_node} thread each", cluster.port, model, port + 1))
+    with Cluster(model, "1P1D", "--threads", str(per_node), "--metrics-port", str(free_port())) as cluster:
+        decodes = next(node for node in cluster.nodes() if node["role"] == "decode")
+        name = f"1P1D, {per_node} thread each"
+        rows.append(measure(options, name, cluster.port, model, metrics_port_of(decodes)))
     with Server(TANDEM, model, "--threads", str(options.threads)) as server:
         rows.append(measure(options, f"one process, {options.threads} threads", server.port, model, None))
     table = []

@@ -5,7 +5,7 @@ node's steps by its own clock, its processor time per token (which busy neighbou
 sends per token, and the memory that holders pin."""
 import contextlib, http.client, json, os, re, statistics
 
-from failover import Cluster
+from failover import Cluster, metrics_port_of
 from isolation import gaps_of, steps_of
 from measuring import arguments, median, print_table, say, spread, wait_until_idle, write_report
 from serving import free_port
@@ -26,19 +26,17 @@ class Side:
     """A cluster, and what its decode node says of itself."""
 
     def __init__(self, model, options, kind):
-        self.metrics_port = free_port()
         self.cluster = Cluster(model, options.topology, "--threads", str(options.threads), "--cluster",
-                               f"mirror-{kind}", "--metrics-port", str(self.metrics_port), *FLAGS[kind])
+                               f"mirror-{kind}", "--metrics-port", str(free_port()), *FLAGS[kind])
         self.figures = {name: [] for name in FIGURES}
         self.bytes_per_token, self.pinned_bytes = [], []
 
     def __enter__(self):
         self.cluster.__enter__()
-        # Nodes have ports in this order.
-        nodes = sorted(self.cluster.nodes(), key=lambda node: ["prefill", "decode", "mixed"].index(node["role"]))
+        nodes = self.cluster.nodes()
         decodes = next(i for i, node in enumerate(nodes) if node["role"] != "prefill")
         self.pid = nodes[decodes]["pid"]
-        self.ports = [self.metrics_port + i for i in range(len(nodes))]
+        self.ports = [metrics_port_of(node) for node in nodes]
         self.port = self.ports[decodes]
         return self
 
