@@ -25,7 +25,8 @@ PLAIN_SCHEMA = {"type": "object", "additionalProperties": False, "required": ["n
 # Every mask counts on: the time of one grows with what may still come.
 SLOW = "[a-zA-Z ,.]{10000}"
 BESIDE = {"plain": {"ignore_eos": True}, "json_schema_any_length": {"structured_outputs": {"json": PLAIN_SCHEMA}},
-          "json_schema": {"structured_outputs": {"json": SCHEMA}}, "slow_regex": {"structured_outputs": {"regex": SLOW}}}
+          "json_schema": {"structured_outputs": {"json": SCHEMA}},
+          "slow_regex": {"structured_outputs": {"regex": SLOW}}}
 
 
 class Stream(threading.Thread):
