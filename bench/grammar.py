@@ -11,21 +11,23 @@ from work import DEMO, model_file
 sys.path.insert(0, str(ROOT / "tools"))
 from serving import Server  # noqa: E402
 
-SCHEMA = {"type": "object", "additionalProperties": False, "required": ["name", "notes"], "properties": {
-    "name": {"type": "string", "maxLength": 40}, "age": {"type": "integer"},
-    "kind": {"enum": ["person", "place", "thing"]},
-    "notes": {"type": "array", "minItems": 20, "items": {"type": "object", "additionalProperties": False,
-              "required": ["text", "stars"], "properties": {"text": {"type": "string", "minLength": 60},
-                                                            "stars": {"type": "number"}}}}}}
-# Its strings are of any length, so what may come next is soon known; a counted one (SCHEMA's) is new at every token.
-PLAIN_SCHEMA = {"type": "object", "additionalProperties": False, "required": ["name", "notes"], "properties": {
-    "name": {"type": "string"}, "age": {"type": "integer"}, "notes": {"type": "array", "minItems": 20, "items": {
-        "type": "object", "additionalProperties": False, "required": ["text", "stars"],
-        "properties": {"text": {"type": "string"}, "stars": {"type": "number"}}}}}}
+
+
+def schema(name, text):
+    """Of an answer whose strings have these limits."""
+    note = {"type": "object", "additionalProperties": False, "required": ["text", "stars"],
+            "properties": {"text": {"type": "string"} | text, "stars": {"type": "number"}}}
+    return {"type": "object", "additionalProperties": False, "required": ["name", "notes"], "properties": {
+        "name": {"type": "string"} | name, "age": {"type": "integer"}, "kind": {"enum": ["person", "place", "thing"]},
+        "notes": {"type": "array", "minItems": 20, "items": note}}}
+
+
+# Where strings are of any length, what may come next is soon known; in a counted one it is new at every token.
+ANY_LENGTH, COUNTED = schema({}, {}), schema({"maxLength": 40}, {"minLength": 60})
 # Every mask counts on: the time of one grows with what may still come.
 SLOW = "[a-zA-Z ,.]{10000}"
-BESIDE = {"plain": {"ignore_eos": True}, "json_schema_any_length": {"structured_outputs": {"json": PLAIN_SCHEMA}},
-          "json_schema": {"structured_outputs": {"json": SCHEMA}},
+BESIDE = {"plain": {"ignore_eos": True}, "json_schema_any_length": {"structured_outputs": {"json": ANY_LENGTH}},
+          "json_schema": {"structured_outputs": {"json": COUNTED}},
           "slow_regex": {"structured_outputs": {"regex": SLOW}}}
 
 

@@ -34,10 +34,9 @@ class Side:
     def __enter__(self):
         self.cluster.__enter__()
         nodes = self.cluster.nodes()
-        decodes = next(i for i, node in enumerate(nodes) if node["role"] != "prefill")
-        self.pid = nodes[decodes]["pid"]
+        decodes = next(node for node in nodes if node["role"] != "prefill")
+        self.pid, self.port = decodes["pid"], metrics_port_of(decodes)
         self.ports = [metrics_port_of(node) for node in nodes]
-        self.port = self.ports[decodes]
         return self
 
     def __exit__(self, *failure):

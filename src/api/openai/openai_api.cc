@@ -62,6 +62,7 @@ RequestLimits request_limits(const engine::GeneratorLimits& generator, const Api
   limits.max_choices = generator.max_choices;
   // A longer list would be refused for a full queue however often it came again.
   if (generator.max_waiting > 0) limits.max_prompts = std::min(limits.max_prompts, generator.max_waiting);
+  limits.max_list_tokens = generator.max_waiting_tokens;
   return limits;
 }
 
@@ -390,25 +391,25 @@ std::optional<ApiError> OpenAiApi::prepare_completion(const Call& call, ReplySet
   auto& request = std::get<CompletionRequest>(parsed);
   if (auto error = check_model(request.options.model)) return error;
   if (auto error = prompt_text_.encode_suffix(request)) return error;
+  uint64_t num_tokens = 0;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     auto prompt = prompt_text_.completion_prompt(request, i);
     if (const ApiError* error = std::get_if<ApiError>(&prompt)) return *error;
     setup.prompts.push_back(std::get<ReplyPrompt>(std::move(prompt)));
+    num_tokens += setup.prompts.back().ids.size();
   }
-  if (auto error = check_list(setup.prompts, "prompt")) return error;
+  if (auto error = check_list("prompt", setup.prompts.size(), num_tokens)) return error;
   setup.echo = request.echo;
   setup.options = std::move(request.options);
   return ban_words(prompt_text_, setup.options);
 }
 
 // A list that no queue can take would be refused for a full one however often it came again.
-std::optional<ApiError> OpenAiApi::check_list(const std::vector<ReplyPrompt>& prompts, const char* field) const {
-  const uint64_t most = generator_.limits().max_waiting_tokens;
-  uint64_t num_tokens = 0;
-  for (const ReplyPrompt& prompt : prompts) num_tokens += prompt.ids.size();
-  if (most == 0 || prompts.size() < 2 || num_tokens <= most) return std::nullopt;
+std::optional<ApiError> OpenAiApi::check_list(const char* field, size_t num_prompts, uint64_t num_tokens) const {
+  const uint64_t most = limits_.max_list_tokens;
+  if (most == 0 || num_prompts < 2 || num_tokens <= most) return std::nullopt;
   return invalid_request(field, fmt::format("{} tokens in {} prompts, at most {} may wait: send fewer at once",
-                                            num_tokens, prompts.size(), most));
+                                            num_tokens, num_prompts, most));
 }
 
 void OpenAiApi::embed(const std::shared_ptr<Call>& call) {
@@ -440,14 +441,14 @@ std::optional<ApiError> OpenAiApi::prepare_embedding(const Call& call, Embedding
   setup.request = std::get<EmbeddingRequest>(std::move(parsed));
   CompletionRequest& input = setup.request.input;
   if (auto error = check_model(input.options.model)) return error;
-  std::vector<ReplyPrompt> prompts;
+  uint64_t num_tokens = 0;
   for (size_t i = 0; i < input.prompts.size(); ++i) {
     auto prompt = prompt_text_.completion_prompt(input, i, "input");
     if (const ApiError* error = std::get_if<ApiError>(&prompt)) return *error;
-    prompts.push_back(std::get<ReplyPrompt>(std::move(prompt)));
+    setup.inputs.push_back(std::move(std::get<ReplyPrompt>(prompt).ids));
+    num_tokens += setup.inputs.back().size();
   }
-  if (auto error = check_list(prompts, "input")) return error;
-  for (ReplyPrompt& prompt : prompts) setup.inputs.push_back(std::move(prompt.ids));
+  if (auto error = check_list("input", setup.inputs.size(), num_tokens)) return error;
   input.prompts.clear();
   return std::nullopt;
 }

@@ -80,7 +80,7 @@ class OpenAiApi {
   bool has_room(Call& call) const;
   void embed(const std::shared_ptr<Call>& call);
   std::optional<ApiError> prepare_embedding(const Call& call, EmbeddingSetup& setup) const;
-  std::optional<ApiError> check_list(const std::vector<ReplyPrompt>& prompts, const char* field) const;
+  std::optional<ApiError> check_list(const char* field, size_t num_prompts, uint64_t num_tokens) const;
   std::optional<ApiError> obey_headers(Call& call, GenerationOptions& options) const;
   void reset_prefix_cache(Call& call) const;
   void on_worker(const std::shared_ptr<Call>& call, std::function<void()> job);

@@ -28,6 +28,7 @@ struct RequestLimits {
   uint32_t max_prompts = 1024;  // in one list
   uint32_t max_answers = 1024;  // prompts times n
   uint32_t max_model_len = 1 << 20;
+  uint64_t max_list_tokens = 0;  // of several prompts together; 0: no limit
 };
 
 // Sampling where the request says nothing: the model's generation_config.json, or these neutral values.
